@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything from one place: makes an environment in .venv, installs what the locks say, and hands
-# over to lib/workflow/cli.py, which says what there is to do (./run_all.sh --help).
+# over to lib/sweep/cli.py, which says what there is to do (./run_all.sh --help).
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # called as sh run_all.sh
 set -euo pipefail
 export CALLED_FROM="$PWD" # which paths in the command line are relative to
@@ -62,7 +62,7 @@ here="" dry="" words=()
 for word in "$@"; do
   case "$word" in
     --here) here=yes && continue ;;
-    -h | --help) find_python && exec "$python" -m lib.workflow.cli "$@" ;;
+    -h | --help) find_python && exec "$python" -m lib.sweep.cli "$@" ;;
     -n | --dry-run) [[ "${1:-}" == test ]] || dry=yes ;;
   esac
   words+=("$word")
@@ -106,4 +106,4 @@ if [[ ! -w "${HOME:-}" || ! -d "${HOME:-}" ]]; then
   export HOME="$PWD/runs/.home" # Jupyter and Matplotlib keep their settings there
   echo "HOME is no folder that can be written; using runs/.home"
 fi
-exec "$python" -m lib.workflow.cli "${words[@]}"
+exec "$python" -m lib.sweep.cli "${words[@]}"

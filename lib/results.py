@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from lib.study.code import tasks_hash
-from lib.study.io import nan_to_none, read_json
-from lib.study.schema import Machine, digest, stock_measures
-from lib.study.study import Arm, Study
+from lib.config.code import tasks_hash
+from lib.config.io import nan_to_none, read_json
+from lib.config.schema import Machine, digest, stock_measures
+from lib.config.study import Arm, Study
 
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""

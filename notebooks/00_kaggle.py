@@ -31,12 +31,12 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
 
 # %%
-from lib.study.study import load_study
-from lib.study.yaml import one_line_errors
-from lib.workflow.kaggle import pack, resume_from_inputs, show, sweep
+from lib.config.study import load_study
+from lib.config.yaml import one_line_errors
+from lib.sweep.kaggle import pack, resume_from_inputs, show, sweep
 
 one_line_errors()
 

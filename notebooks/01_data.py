@@ -22,13 +22,13 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
 
 # %%
 from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of
-from lib.study.study import load_study
-from lib.study.yaml import one_line_errors
-from lib.study.io import relative, result_file, study_folder, write_json
+from lib.config.study import load_study
+from lib.config.yaml import one_line_errors
+from lib.config.io import relative, result_file, study_folder, write_json
 
 one_line_errors()
 
@@ -57,7 +57,7 @@ from IPython.display import display
 
 from lib.data.describe import sampling_table, token_class_table
 from lib.figures.training import show_symbols
-from lib.study.preregistration import load_plan, claim_status
+from lib.config.preregistration import load_plan, claim_status
 
 print(claim_status(design, load_plan(design)))
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them

@@ -27,15 +27,15 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
 
 # %%
 from lib.data.text import load_corpus
-from lib.run.trainer import begin, train
-from lib.study.study import load_study, scratch
-from lib.study.yaml import one_line_errors
-from lib.study.io import run_folder
-from lib.workflow.live import LiveCurve
+from lib.train.trainer import begin, train
+from lib.config.study import load_study, scratch
+from lib.config.yaml import one_line_errors
+from lib.config.io import run_folder
+from lib.sweep.live import LiveCurve
 
 one_line_errors()
 
@@ -75,8 +75,8 @@ if trained.diverged_at:
 # by length of context, norms; then the task suite through the LM-Eval harness.
 
 # %%
-from lib.run.evaluate import measure, write_result
-from lib.study.io import relative, study_folder
+from lib.train.evaluate import measure, write_result
+from lib.config.io import relative, study_folder
 from lib.results import history
 
 suites = study_folder(design.name) / "suite"
@@ -94,14 +94,14 @@ print(history(result.provenance), relative(folder / "result.json"), sep="\n")
 result
 
 # %%
-from lib.analysis.tables import result_table
-from lib.run.checkpoint import finished_baseline
+from lib.stats.tables import result_table
+from lib.train.checkpoint import finished_baseline
 
 baseline = finished_baseline(asked, this, seed)
 result_table(result, baseline and baseline.result)
 
 # %%
-from lib.study.preregistration import load_plan, claim_status
+from lib.config.preregistration import load_plan, claim_status
 
 print(claim_status(design, load_plan(design)))
 
@@ -118,7 +118,7 @@ show_training(trained.trace, trained.curve, this)
 # embedding normalization, where it has them.
 
 # %%
-from lib.analysis.tables import readable
+from lib.stats.tables import readable
 
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
 readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0, -1]], digits=4)
@@ -150,7 +150,7 @@ for name in ("token_classes", "lengths", "logits"):
 # here.
 
 # %%
-from lib.run.machine import random_stream
+from lib.train.machine import random_stream
 
 prompt, length, temperature = "", 200, 1.0
 for run in [] if trained.diverged_at else filter(None, (trained, baseline)):

@@ -23,23 +23,23 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
 
 # %%
 from IPython.display import Markdown, display
 from pandas import DataFrame
 
-from lib.analysis import tables as report
-from lib.analysis.runs import (
+from lib.stats import tables as report
+from lib.stats.runs import (
     collect, melt_columns, read_parquet, read_table, study_results, tidy,
 )
-from lib.analysis.tables import readable
-from lib.analysis.verdict import analyse
-from lib.study.code import plan_log
-from lib.study.io import relative, result_file, study_folder, write_json
-from lib.study.preregistration import claim_status, load_plan
-from lib.study.study import load_study
-from lib.study.yaml import one_line_errors
+from lib.stats.tables import readable
+from lib.stats.verdict import analyse
+from lib.config.code import plan_log
+from lib.config.io import relative, result_file, study_folder, write_json
+from lib.config.preregistration import claim_status, load_plan
+from lib.config.study import load_study
+from lib.config.yaml import one_line_errors
 
 one_line_errors()
 

@@ -23,19 +23,19 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
 
 # %%
 import shutil
 
 from IPython.display import Markdown, display
 
-from lib.analysis.runs import collect
+from lib.stats.runs import collect
 from lib.figures.study import StudyFigures
-from lib.study.study import load_study
-from lib.study.yaml import one_line_errors
-from lib.study.io import result_file, relative
-from lib.study.io import write_json
+from lib.config.study import load_study
+from lib.config.yaml import one_line_errors
+from lib.config.io import result_file, relative
+from lib.config.io import write_json
 
 one_line_errors()
 

@@ -21,11 +21,11 @@ import pytest
 import torch
 import yaml
 
+from lib.config.io import ROOT
+from lib.config.schema import CorpusConfig, RunConfig
+from lib.config.study import Study
 from lib.data import suite
 from lib.data.text import Corpus, load_corpus
-from lib.study.io import ROOT
-from lib.study.schema import CorpusConfig, RunConfig
-from lib.study.study import Study
 
 torch.set_num_threads(1)
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from lib.config.study import Arm, Study
 from lib.results import RunResult, identity_fields
-from lib.study.study import Arm, Study
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 REFERENCES = {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rattler import MatchSpec
 
-from lib.study.io import ROOT
+from lib.config.io import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -41,7 +41,7 @@ def test_imports_keep_to_the_rooms() -> None:
 
 @pytest.mark.slow
 def test_rooms_without_torch_load_none() -> None:
-    rooms = ("study", "analysis", "figures", "record", "publish")
+    rooms = ("config", "stats", "figures", "record", "publish")
     files = [path for room in rooms for path in (ROOT / "lib" / room).glob("[a-z]*.py")]
     modules = [f"lib.{path.parent.name}.{path.stem}" for path in files]
     code = "import sys, importlib\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
@@ -138,7 +138,7 @@ def test_another_environment_that_is_active_is_left_alone(checkout: Checkout, sh
     installs = [line for line in calls.splitlines() if "install " in line]
     assert installs
     assert all(line.startswith(f"{checkout.root}/.venv/bin/python") for line in installs)
-    assert calls.splitlines()[-1].endswith("-m lib.workflow.cli params/x.yaml")
+    assert calls.splitlines()[-1].endswith("-m lib.sweep.cli params/x.yaml")
     assert "install " not in checkout.run("params/x.yaml")[2]  # once a lock
 
 
@@ -157,7 +157,7 @@ def test_the_active_environment_is_used_where_that_is_asked(
     status, _, calls = checkout.run(*words, "params/x.yaml", **variables)
     assert status == 0
     assert ".venv" not in calls
-    assert calls.splitlines()[-1].endswith("-m lib.workflow.cli params/x.yaml")
+    assert calls.splitlines()[-1].endswith("-m lib.sweep.cli params/x.yaml")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["verify", "-h"], ["params/x.yaml", "-n"]])
@@ -210,7 +210,7 @@ def test_a_checkout_that_cannot_be_written_says_where_to_copy_it(checkout: Check
 
 
 def test_help_names_every_command() -> None:
-    from lib.workflow.cli import COMMANDS
+    from lib.sweep.cli import COMMANDS
 
     done = run("./run_all.sh", "--help")
     assert done.returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.study.io import ROOT
+from lib.config.io import ROOT
 from tests.conftest import copy_repository
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -29,8 +29,12 @@ CHANGED = {
 }
 """Which key of the code changes with a recipe."""
 CONCERNED = (
-    *("tests/run/test_model.py", "tests/run/test_identities.py", "tests/run/test_evaluate.py"),
-    *("tests/data/test_suite.py", "tests/data/test_tasks.py", "tests/figures", "tests/study"),
+    *(
+        "tests/train/test_model.py",
+        "tests/train/test_identities.py",
+        "tests/train/test_evaluate.py",
+    ),
+    *("tests/data/test_suite.py", "tests/data/test_tasks.py", "tests/figures", "tests/config"),
 )
 
 
@@ -68,7 +72,7 @@ def in_copy(root: Path, *words: str) -> str:
 
 
 def keys(root: Path) -> dict[str, str]:
-    code = "from lib.study.code import train_key, measure_key; print(train_key(), measure_key())"
+    code = "from lib.config.code import train_key, measure_key; print(train_key(), measure_key())"
     return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 
 

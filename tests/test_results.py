@@ -10,6 +10,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
+from lib.config.metrics import MEASURES
+from lib.config.schema import MACHINE_SETTINGS, RunConfig
+from lib.config.study import Study
 from lib.record.archive import Record
 from lib.results import (
     BINNINGS,
@@ -26,9 +29,6 @@ from lib.results import (
     window_table,
     write_raw,
 )
-from lib.study.metrics import MEASURES
-from lib.study.schema import MACHINE_SETTINGS, RunConfig
-from lib.study.study import Study
 from tests.samples import EXECUTED, TRAINED, sample_runs
 
 

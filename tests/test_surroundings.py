@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lib.study.io import PARAMS, ROOT
-from lib.workflow.cli import COMMANDS
+from lib.config.io import PARAMS, ROOT
+from lib.sweep.cli import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

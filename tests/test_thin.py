@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.study.io import ROOT
+from lib.config.io import ROOT
 
 NODES_PER_LINE = 12.03
 """Nodes of the syntax tree per line of code: 5 % above those of the library before it was cut, so

@@ -10,12 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lib.config.io import nan_to_none
+from lib.config.schema import GRAM, CorpusConfig
+from lib.config.study import Study
 from lib.data.suite import prepare_suite, read_suite
 from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES, Ids, token_class
-from lib.study.io import nan_to_none
-from lib.study.schema import GRAM, CorpusConfig
-from lib.study.study import Study
 
 MAX_PAIRS = 2**24
 """Pairs of tokens that are counted; those of a larger vocabulary would be too many."""

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from lib.config.io import sha256, write_json
+from lib.config.schema import GRAM, RunConfig, digest
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
 from lib.data.tokens import read_sealed, seal
-from lib.study.io import sha256, write_json
-from lib.study.schema import GRAM, RunConfig, digest
 
 INSTALL = "pip install lm_eval==0.4.13"
 """What brings the LM-Eval harness, which a stock image lacks."""

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.config.io import corpus_places, output_root, relative, sha256
+from lib.config.schema import TRAIN_SHARE, CorpusConfig, digest
 from lib.data.tokens import (
     PARTS,
     Characters,
@@ -29,8 +31,6 @@ from lib.data.tokens import (
     pieces,
     tokenize,
 )
-from lib.study.io import corpus_places, output_root, relative, sha256
-from lib.study.schema import TRAIN_SHARE, CorpusConfig, digest
 
 if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset

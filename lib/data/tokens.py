@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Peer
 
-from lib.study.io import ROOT, atomic_write, output_root, sha256, write_json
-from lib.study.schema import digest
-from lib.study.yaml import UserError
+from lib.config.io import ROOT, atomic_write, output_root, sha256, write_json
+from lib.config.schema import digest
+from lib.config.yaml import UserError
 
 if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset

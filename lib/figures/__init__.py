@@ -1,4 +1,4 @@
-"""What is drawn, from tables that `lib.analysis` made.
+"""What is drawn, from tables that `lib.stats` made.
 
-Imports `lib.study` and `lib.analysis`, and no torch. Start reading at `study`.
+Imports `lib.config` and `lib.stats`, and no torch. Start reading at `study`.
 """

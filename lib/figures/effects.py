@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.config.metrics import MEASURES
+from lib.config.schema import Level
 from lib.figures.style import Variant, line, offsets, table_looks, variants, widen
-from lib.study.metrics import MEASURES
-from lib.study.schema import Level
 
 LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""

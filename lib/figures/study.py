@@ -14,17 +14,17 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.analysis import runs as of_runs
-from lib.analysis.hypotheses import planned_measures
-from lib.analysis.tables import REFERENCES
+from lib.config.io import read_json, relative, study_folder
+from lib.config.metrics import MAIN, measures_in
+from lib.config.preregistration import load_plan
+from lib.config.schema import digest
+from lib.config.study import Study
 from lib.figures import effects, training
 from lib.figures.style import facets, spread
 from lib.results import RunResult
-from lib.study.io import read_json, relative, study_folder
-from lib.study.metrics import MAIN, measures_in
-from lib.study.preregistration import load_plan
-from lib.study.schema import digest
-from lib.study.study import Study
+from lib.stats import runs as of_runs
+from lib.stats.hypotheses import planned_measures
+from lib.stats.tables import REFERENCES
 
 MAX_VARIANTS = 6
 """Lines that one panel can hold."""

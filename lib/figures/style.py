@@ -25,7 +25,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lib.study.io import atomic_write, write_bytes
+from lib.config.io import atomic_write, write_bytes
 
 
 @dataclass(frozen=True)

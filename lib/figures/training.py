@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.analysis.runs import melt_columns
+from lib.config.metrics import MEASURES
+from lib.config.study import Arm
 from lib.figures.style import STYLE, Variant, line, offsets, show, small_png, variants, widen
-from lib.study.metrics import MEASURES
-from lib.study.study import Arm
+from lib.stats.runs import melt_columns
 
 LABELS = {
     "step": "step",

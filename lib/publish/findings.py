@@ -14,9 +14,9 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+from lib.config.io import ROOT, read_json, relative
 from lib.record.archive import papers_named
 from lib.record.verify import differences
-from lib.study.io import ROOT, read_json, relative
 
 NOTEBOOK, TABLES = "findings.ipynb", "findings.json"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pypandoc
 import typst
 
+from lib.config.io import ROOT, TEMPLATES, relative, write_bytes, write_text
+from lib.config.yaml import suggest
 from lib.publish.template import Template, TextError
 from lib.record.archive import papers_named
-from lib.study.io import ROOT, TEMPLATES, relative, write_bytes, write_text
-from lib.study.yaml import suggest
 
 PAGES = {"answers": "README.md", "studies": "params/README.md"}
 """Templates beside the paper that fill a part of a page, and that page."""

@@ -23,13 +23,13 @@ from nbconvert import HTMLExporter, TemplateExporter
 from nbconvert.filters import Highlight2HTML
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
+from lib.config.io import PAPER, RUNS, TEMPLATES, read_json, relative, write_text
+from lib.config.metrics import MEASURES, measures_in
+from lib.config.yaml import UserError
 from lib.figures.style import VARIANTS
 from lib.figures.training import thinned
 from lib.record.archive import RAW_ZIP, Record, Run, paper_of, papers_named, recorded_studies
 from lib.results import Folder, raw_file, read_raw_file, status_of
-from lib.study.io import PAPER, RUNS, TEMPLATES, read_json, relative, write_text
-from lib.study.metrics import MEASURES, measures_in
-from lib.study.yaml import UserError
 
 PAGES = TEMPLATES / "site"
 PROCESSES = 2

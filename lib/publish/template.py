@@ -31,10 +31,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSynta
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 
+from lib.config.io import read_json
+from lib.config.study import load_study
+from lib.config.yaml import UserError, read_yaml, suggest
 from lib.record.archive import Record
-from lib.study.io import read_json
-from lib.study.study import load_study
-from lib.study.yaml import UserError, read_yaml, suggest
 
 Row = dict[str, Any]
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)

@@ -24,14 +24,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lib.analysis.runs import collect, read_parquet
+from lib.config import io
+from lib.config.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
+from lib.config.plan import Plan
+from lib.config.preregistration import load_plan
+from lib.config.study import Study, load_study, recorded_study
+from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
 from lib.results import Folder, status_of
-from lib.study import io
-from lib.study.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
-from lib.study.plan import Plan
-from lib.study.preregistration import load_plan
-from lib.study.study import Study, load_study, recorded_study
-from lib.study.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
+from lib.stats.runs import collect, read_parquet
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""

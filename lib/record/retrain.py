@@ -9,10 +9,10 @@ one that has moved further says nothing, as a wrong number and rounding look ali
 import random
 from collections.abc import Callable
 
+from lib.config.schema import CODE
+from lib.config.yaml import UsageError, suggest
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
-from lib.study.schema import CODE
-from lib.study.yaml import UsageError, suggest
 
 Train = Callable[[str, str, int], Run]
 """Study, arm and seed → the result of a run that was trained and measured here, as JSON."""

@@ -17,16 +17,16 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from lib.analysis.runs import check, study_results, tidy
-from lib.analysis.verdict import analyse
+from lib.config.io import PARAMS, PLANS, nan_to_none, read_json, sha256
+from lib.config.plan import published_plans
+from lib.config.preregistration import claim_status, require_stamps
+from lib.config.schema import RunConfig, recorded_config
+from lib.config.study import load_study
+from lib.config.yaml import UserError, read_yaml
 from lib.record.archive import MANIFEST, Record, Run
 from lib.results import Folder, RunResult, attested, measures_of, read_raw
-from lib.study.io import PARAMS, PLANS, nan_to_none, read_json, sha256
-from lib.study.plan import published_plans
-from lib.study.preregistration import claim_status, require_stamps
-from lib.study.schema import RunConfig, recorded_config
-from lib.study.study import load_study
-from lib.study.yaml import UserError, read_yaml
+from lib.stats.runs import check, study_results, tidy
+from lib.stats.verdict import analyse
 
 TOLERANCE = 1e-9
 """Relative: in the digits beyond, machines may differ."""

@@ -36,14 +36,14 @@ import pandas as pd
 from IPython.display import display
 from scipy import stats
 
-from lib.analysis.paired import paired_rows, t_test
-from lib.analysis.runs import seed_differences, tidy
+from lib.stats.paired import paired_rows, t_test
+from lib.stats.runs import seed_differences, tidy
 from lib.figures.effects import differences, interaction, mark
 from lib.figures.style import facets, variant
 from lib.figures.training import difference, reference_lines, trend
 from lib.record.archive import Record
 from lib.results import RunResult, json_rows
-from lib.study.io import write_json
+from lib.config.io import write_json
 
 FIGURES = Path("figures/findings")
 RATE, RATIO, STEPS = (

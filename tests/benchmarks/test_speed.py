@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from lib.config.study import load_study
 from lib.data.text import load_corpus, sample_batch
-from lib.run.machine import choose_device, describe, peak_flops, prepare
-from lib.run.model import count_parameters, flops_per_token
-from lib.run.trainer import Trainer
-from lib.study.study import load_study
-from tests.run.samples import begun, hugging_face
+from lib.train.machine import choose_device, describe, peak_flops, prepare
+from lib.train.model import count_parameters, flops_per_token
+from lib.train.trainer import Trainer
+from tests.train.samples import begun, hugging_face
 
 pytestmark = pytest.mark.benchmark
 ROUNDS = 20

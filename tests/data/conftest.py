@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lib.config.io import corpus_places
+from lib.config.schema import CorpusConfig
 from lib.data.text import KNOWN, Corpus, load_corpus
-from lib.study.io import corpus_places
-from lib.study.schema import CorpusConfig
 
 FromText = Callable[..., Corpus]
 

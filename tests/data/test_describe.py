@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lib.config.schema import CorpusConfig
+from lib.config.study import Study
 from lib.data.describe import (
     corpora_of,
     corpus_summary,
@@ -20,8 +22,6 @@ from lib.data.describe import (
 )
 from lib.data.text import Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES
-from lib.study.schema import CorpusConfig
-from lib.study.study import Study
 from tests.conftest import TINY
 from tests.data.conftest import FromText, nine_to_one
 

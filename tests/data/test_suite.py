@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lm_eval.tasks import TaskManager
 
+from lib.config.schema import CorpusConfig
 from lib.data import suite as suite_of
 from lib.data.suite import (
     MIN_ITEMS,
@@ -24,7 +25,6 @@ from lib.data.suite import (
 )
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES
 from lib.data.text import Corpus, load_corpus
-from lib.study.schema import CorpusConfig
 
 
 @pytest.fixture(scope="module")

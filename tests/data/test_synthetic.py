@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from lib.config.io import ROOT
+from lib.config.schema import CorpusConfig
 from lib.data.describe import SOURCE_LOSS
 from lib.data.text import load_corpus
-from lib.study.io import ROOT
-from lib.study.schema import CorpusConfig
 
 
 @pytest.fixture(scope="module")

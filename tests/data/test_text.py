@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from lib.config.schema import CorpusConfig
 from lib.data.text import (
     KNOWN,
     Corpus,
@@ -24,7 +25,6 @@ from lib.data.text import (
     load_corpus,
     sample_batch,
 )
-from lib.study.schema import CorpusConfig
 from tests.data.conftest import FromText, nine_to_one
 
 # ---- what is known by name
@@ -76,7 +76,7 @@ LITTLE = ("little.txt", hashlib.sha256(BODY).hexdigest(), "")
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that downloads go to, still missing; it is the one place where they are sought."""
-    for module in ("lib.data.text", "lib.study.io"):
+    for module in ("lib.data.text", "lib.config.io"):
         monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
     monkeypatch.setattr("lib.data.text.corpus_places", lambda name: [tmp_path / "data" / name])
     monkeypatch.setitem(KNOWN, "little", LITTLE)

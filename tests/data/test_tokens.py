@@ -17,11 +17,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
+from lib.config.io import ROOT
+from lib.config.schema import CorpusConfig
 from lib.data import tokens
 from lib.data.text import Corpus, CorpusError, load_corpus, sample_batch
 from lib.data.tokens import TOKEN_CLASSES, BytePairs, Characters, learn, pieces, token_class
-from lib.study.io import ROOT
-from lib.study.schema import CorpusConfig
 from tests.data.conftest import FromText
 
 TEXT = load_corpus(CorpusConfig(source="synthetic")).training_text[:100_000]
@@ -283,7 +283,7 @@ LARGE = """
 import sys, lib.data.tokens as t
 from pathlib import Path
 from lib.data.text import load_corpus
-from lib.study.schema import CorpusConfig
+from lib.config.schema import CorpusConfig
 t.output_root = lambda: Path(sys.argv[2])
 corpus = load_corpus(CorpusConfig(source=sys.argv[1], tokenizer="bytes"))
 (memory,) = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from lib.config.study import Study
 from lib.figures import study as study_figures
 from lib.figures import style
 from lib.figures.study import StudyFigures
 from lib.results import RunResult
-from lib.study.study import Study
 from tests.conftest import TINY
 from tests.samples import sample_runs
 

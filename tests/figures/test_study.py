@@ -9,11 +9,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lib.analysis.runs import ResultError
+from lib.config.plan import Plan
 from lib.figures import effects, training
 from lib.figures import study as study_figures
 from lib.figures.study import StudyFigure, StudyFigures
-from lib.study.plan import Plan
+from lib.stats.runs import ResultError
 from tests.conftest import TINY
 from tests.figures.samples import (
     GRID,

@@ -15,6 +15,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lib.config.io import ROOT
+from lib.config.schema import EmbeddingNorm, Level
 from lib.figures import style as sheet
 from lib.figures.effects import level_text
 from lib.figures.style import (
@@ -28,8 +30,6 @@ from lib.figures.style import (
     table_looks,
     widen,
 )
-from lib.study.io import ROOT
-from lib.study.schema import EmbeddingNorm, Level
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 UNKNOWN = ["plain", *(f"dropout={i}" for i in range(5))]

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from lib.config.study import load_study
 from lib.figures.style import VARIANTS
 from lib.figures.training import (
     difference,
@@ -24,7 +25,6 @@ from lib.figures.training import (
 )
 from lib.record.archive import Record
 from lib.results import read_raw
-from lib.study.study import load_study
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from lib.config.io import PAPERS
 from lib.publish.site import build_site
 from lib.record.archive import Record
-from lib.study.io import PAPERS
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [

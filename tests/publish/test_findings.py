@@ -12,7 +12,7 @@ from lib.publish import findings
 CODE = """
 import json, zlib
 from pathlib import Path
-from lib.study.io import ROOT
+from lib.config.io import ROOT
 
 json.dump({"dose": [{"rms": 1.0, "loss": 0.25}]}, open("findings.json", "w"))
 folder = Path("figures/findings")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lib.config.io import PAPER, PAPERS, read_json, write_json
 from lib.publish import paper as publishing
 from lib.publish.paper import begin, check, convert, main, make_files
 from lib.publish.template import TextError
-from lib.study.io import PAPER, PAPERS, read_json, write_json
 
 
 @pytest.fixture

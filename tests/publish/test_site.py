@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from lib.config.io import PAPERS
 from lib.publish import site
 from lib.publish.site import DamagedError, build_site, notebook_html, read_study
 from lib.record.archive import RAW_ZIP, Record
-from lib.study.io import PAPERS
 
 pytestmark = pytest.mark.slow
 

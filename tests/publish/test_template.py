@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lib.config.io import PAPER
 from lib.publish.template import (
     Template,
     TextError,
@@ -17,7 +18,6 @@ from lib.publish.template import (
     p_value,
     words,
 )
-from lib.study.io import PAPER
 
 
 def row(mean: float, low: float | None, high: float | None, **fields: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.study.io import ROOT
+from lib.config.io import ROOT
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from lib.config.yaml import UsageError
 from lib.record.archive import Record
 from lib.record.retrain import DIFFERS, EQUAL, UNJUDGED, WITHIN, retrain
-from lib.study.yaml import UsageError
 from tests.record.conftest import run_tiny
 
 ELSEWHERE = {"device_name": "another CPU"}

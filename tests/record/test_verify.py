@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from lib.config.io import read_json, write_json
 from lib.record.archive import MANIFEST, Record, pack, unpack
 from lib.record.verify import Report, differences, verify_record
 from lib.results import attested, write_raw
-from lib.study.io import read_json, write_json
 from tests.record.conftest import run_tiny
 
 pytestmark = pytest.mark.slow

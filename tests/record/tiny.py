@@ -15,15 +15,7 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from lib.analysis.runs import collect, read_parquet, study_results, tidy
-from lib.analysis.verdict import analyse
-from lib.data.text import load_corpus
-from lib.record.archive import SHARED, Record, archive
-from lib.record.retrain import retrain
-from lib.record.verify import verify_record
-from lib.run.evaluate import measure, write_result
-from lib.run.trainer import begin, train
-from lib.study.io import (
+from lib.config.io import (
     PAPERS,
     PARAMS,
     PLANS,
@@ -33,12 +25,20 @@ from lib.study.io import (
     study_folder,
     write_json,
 )
-from lib.study.preregistration import claim_status, freeze, load_plan
-from lib.study.study import load_study
-from lib.study.yaml import UserError
-from lib.workflow.again import begin as hashes
-from lib.workflow.again import train as train_again
-from lib.workflow.kaggle import import_study, pack
+from lib.config.preregistration import claim_status, freeze, load_plan
+from lib.config.study import load_study
+from lib.config.yaml import UserError
+from lib.data.text import load_corpus
+from lib.record.archive import SHARED, Record, archive
+from lib.record.retrain import retrain
+from lib.record.verify import verify_record
+from lib.stats.runs import collect, read_parquet, study_results, tidy
+from lib.stats.verdict import analyse
+from lib.sweep.again import begin as hashes
+from lib.sweep.again import train as train_again
+from lib.sweep.kaggle import import_study, pack
+from lib.train.evaluate import measure, write_result
+from lib.train.trainer import begin, train
 from tests.conftest import TINY
 
 STUDY = TINY | {

@@ -1,0 +1,134 @@
+"""Which code a run is of: the commit, and keys over the bytes of the sources that decide numbers.
+
+A run whose train key is another is trained anew; one whose measure key alone is another is measured
+anew from its weights. Neither key asks git, nor when a file was changed.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, sha256
+from lib.config.schema import digest
+
+TRAIN_FILES = (
+    *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
+    *("lib/data/text.py", "lib/data/tokens.py"),
+    *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
+    *("lib/train/machine.py", "lib/train/distributed.py"),
+)
+"""What decides weights, and the curve that is taken while they are trained."""
+_MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
+"""What else decides the numbers of given weights."""
+_RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml")
+"""What must be as committed for a run's commit to say what made it."""
+
+
+@cache
+def train_key() -> str:
+    """Compute the SHA-256 of the code that decides weights: the sources in `TRAIN_FILES`, and the
+    cells of 02_train up to the one that trains."""
+    cells = _cells()
+    return _key(TRAIN_FILES, cells[: _last_call("train", cells) + 1])
+
+
+@cache
+def measure_key() -> str:
+    """Compute the SHA-256 of the code that decides the numbers of given weights: the other sources
+    of data and runs, and the cells of 02_train after training up to the one with the result."""
+    cells = _cells()
+    first, last = _last_call("train", cells), _last_call("write_result", cells)
+    files = {
+        path.relative_to(ROOT).as_posix() for name in _MEASURE_FILES for path in ROOT.glob(name)
+    }
+    return _key(tuple(files - set(TRAIN_FILES)), cells[first + 1 : last + 1])
+
+
+def _key(files: Iterable[str], cells: list[str]) -> str:
+    return digest({name: sha256(ROOT / name) for name in files} | {"02_train": cells})
+
+
+def _cells() -> list[str]:
+    """Return the code cells of 02_train but the parameters, which say what is made and not how."""
+    content = json.loads((NOTEBOOKS / "02_train.ipynb").read_text("utf-8"))
+    return [
+        "".join(cell["source"])
+        for cell in content["cells"]
+        if cell["cell_type"] == "code" and "parameters" not in cell["metadata"].get("tags", [])
+    ]
+
+
+def _last_call(name: str, cells: list[str]) -> int:
+    """Find the last cell that calls a function; ValueError where none does."""
+    return max(i for i, cell in enumerate(cells) if re.search(rf"\b{name}\(", cell))
+
+
+def tasks_hash(include_path: str | None) -> str | None:
+    """Compute the SHA-256 of the files in `evaluation.include_path`; None without it."""
+    if include_path is None:
+        return None
+    folder = ROOT / include_path
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    names = [name for name in names if not re.search(r"(^|/)(\.|__pycache__)", name.as_posix())]
+    return digest({name.as_posix(): sha256(folder / name) for name in names})
+
+
+def git(*words: str) -> str | None:
+    """Return what a command of git prints in this checkout; None where it fails or git is not
+    there."""
+    try:
+        process = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return process.stdout.decode("utf-8", "replace")
+
+
+def is_checkout() -> bool:
+    """Tell whether this folder has a git repository of its own."""
+    top = git("rev-parse", "--show-toplevel")
+    return top is not None and Path(top.strip()) == ROOT
+
+
+@cache  # it is asked of every run
+def git_state() -> dict[str, Any]:
+    """Name the commit, and whether what runs was as committed: None where git does not tell, as in
+    a tree that `git archive` packed, whose commit stands in lib/VERSION.
+
+    In a checkout of another commit, for an arm that is one, `commit` and `clean` are of the
+    checkout that runs the sweep, whose parameters count, and `code` is the arm's commit.
+    """
+    version = ROOT / "lib" / "VERSION"
+    packed = version.read_text("utf-8").strip() if version.is_file() else ""
+    if re.fullmatch(r"[0-9a-f]{40}", packed):
+        return {"commit": packed, "clean": None}
+    if not is_checkout():
+        return {"commit": None, "clean": None}
+    top = Path(os.environ.get(OUTPUT) or ROOT)
+    of_arm = top != ROOT
+    paths = ("params",) if of_arm else _RUNS
+    commit = git("-C", str(top), "rev-parse", "HEAD")
+    status = ("status", "--porcelain", "--untracked-files=all", "--", *paths)
+    changes = git("-C", str(top), *status)
+    state = {
+        "commit": commit.strip() if commit else None,
+        "clean": None if changes is None else not changes.strip(),
+    }
+    return state | ({"code": (git("rev-parse", "HEAD") or "").strip()} if of_arm else {})
+
+
+def code_state() -> dict[str, Any]:
+    """Name the commit, whether what runs was as committed, and the measure key, as a provenance
+    holds them."""
+    return {"measuring_digest": measure_key(), **git_state()}
+
+
+def plan_log(file: str) -> str:
+    """List the commits that changed a plan of `params/plans/`, newest first, also under the names
+    that it had before."""
+    log = git("log", "--follow", "--format=%h %cs %s", "--", f"params/plans/{file}")
+    return (log or "").strip() or "git knows no commit of it"

@@ -1,0 +1,188 @@
+"""Where things are, and files: each is written whole or not at all.
+
+On Kaggle the repository is a read-only input, so everything a run writes goes to the working
+folder beside the inputs; everywhere else it goes to the repository itself.
+"""
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lib.config.yaml import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+OUTPUT = "STUDY_OUTPUT"
+"""Environment variable that names the folder to write to, where that is another than `ROOT`."""
+
+
+def kaggle_folder(root: Path = ROOT) -> Path | None:
+    """Return Kaggle's top folder (it holds `input/` and `working/`), or None elsewhere.
+
+    A repository that lies below some `input/` with a `working/` beside it is on Kaggle.
+    """
+    candidates = [parent.parent for parent in root.parents if parent.name == "input"]
+    return next((k for k in [*candidates, Path("/kaggle")] if (k / "working").is_dir()), None)
+
+
+def output_root(root: Path = ROOT) -> Path:
+    """Return the folder under which `runs/`, `data/`, `papers/` and one's own `params/` are
+    written: of a checkout that an arm's code is taken from, the one that runs the sweep."""
+    if os.environ.get(OUTPUT):
+        return Path(os.environ[OUTPUT])
+    kaggle = kaggle_folder(root)
+    if kaggle is not None and root.is_relative_to(kaggle / "input"):
+        return kaggle / "working"
+    return root
+
+
+PARAMS = output_root() / "params"
+PLANS = PARAMS / "plans"
+RUNS = output_root() / "runs"
+PAPERS = output_root() / "papers"
+PAPER = PAPERS / "embedding-norm"
+"""Of a study that names no other."""
+TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
+
+
+_SHARED = ("01_data", "03_analysis", "04_figures")
+BESIDE_ARMS = {
+    *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
+    *("commits.json", "parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
+    *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
+}
+"""What lies beside the folders of a study's arms, in `runs/` or in its record."""
+
+
+def prepare_params() -> None:
+    """Copy a repository's parameters to where they can be added to, if it cannot be written."""
+    if not PARAMS.is_dir():
+        with atomic_write(PARAMS) as temporary:
+            for path in (ROOT / "params").rglob("*.*"):
+                target = temporary / path.relative_to(ROOT / "params")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+
+
+def study_folder(study: str) -> Path:
+    """Work in progress of one study: `runs/<study>/`."""
+    return RUNS / study
+
+
+def run_folder(study: str, arm: str, seed: int) -> Path:
+    """Work in progress of one run: `runs/<study>/<arm>/seed-<seed>/`."""
+    return study_folder(study) / arm / f"seed-{seed}"
+
+
+def executed_notebook(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
+    """Return where the executed copy of a notebook goes, e.g. `runs/final/03_analysis.ipynb`."""
+    folder = run_folder(study, arm, seed) if arm else study_folder(study)
+    return folder / f"{notebook}.ipynb"
+
+
+def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
+    """Return where the one result goes that a notebook declares."""
+    if arm:
+        return run_folder(study, arm, seed) / "result.json"
+    return study_folder(study) / f"{notebook}.json"
+
+
+def relative(path: Path) -> str:
+    """Write a path relative to where outputs go, so that no machine's folders are recorded."""
+    for base in (output_root(), ROOT):
+        if path.is_relative_to(base):
+            return path.relative_to(base).as_posix()
+    return path.name
+
+
+def corpus_places(file_name: str) -> list[Path]:
+    """List where a corpus file may lie, in search order; none of them need exist."""
+    candidates = [
+        ROOT / "data" / file_name,
+        output_root() / "data" / file_name,
+        output_root().parent / "shared" / "data" / file_name,
+    ]
+    kaggle = kaggle_folder()
+    if kaggle is not None:
+        candidates += sorted((kaggle / "input").glob(f"**/{file_name}"))
+    return candidates
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`. The file or folder that is written there takes its
+    name when the block ends, once it is on the disk; after an error or a kill the old one stands.
+
+    A folder takes the place of none, or of an empty one. Raises OSError for one that has files.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Apart from those of other writers; with the suffix, from which libraries tell the format.
+    temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    try:
+        yield temporary
+        for item in [*temporary.rglob("*"), temporary]:
+            _flush(item)
+        temporary.replace(path)
+        _flush(path.parent)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Bring a file, or a folder's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file atomically; half of a surrogate pair, which UTF-8 lacks, becomes `?`."""
+    write_bytes(path, text.encode("utf-8", "replace"))
+
+
+def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
+    """Write a JSON file atomically. Numbers that JSON lacks are written as null. Without indent it
+    is a quarter smaller, and all in one line."""
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(nan_to_none(content), indent=indent, separators=separators, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises UserError, naming it, for one that is damaged."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
+
+
+def nan_to_none(value: Any) -> Any:
+    """Replace the numbers that JSON lacks, NaN and the infinities, by None, at any depth."""
+    if isinstance(value, dict):
+        return {key: nan_to_none(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [nan_to_none(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def sha256(path: Path | zipfile.Path) -> str:
+    """Hash a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,133 @@
+"""The registry of measures: how each is called, read and printed, and where it stands.
+
+Every list of measures is a query on it: `measures_in` by group, `ACCURACIES` by what they are.
+Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
+`lib.config.schema.stock_measures`.
+To add a measure, add it here and return it from where its like are: what raw files
+suffice for from `lib.results`, so that `verify` computes it again, else from `lib.train.evaluate`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+from typing import Any, Literal
+
+MeasureGroup = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
+"""summary: the table of all arms; headline: the site, the sentence about a run, and the contrasts
+of a study without a plan; comparison: seed by seed; mechanism: variant against variant;
+calibration: the table of calibration."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a measure is called, read and printed, and in which groups it stands."""
+
+    label: str
+    unit: str
+    """"" for a plain number."""
+    better: Literal["lower", "higher"] | None
+    """Which way is better; None: neither."""
+    digits: int
+    groups: tuple[MeasureGroup, ...]
+    raw: str | None = None
+    """`file.column` of a run's raw files that it is computed from (see `lib.results`); None: from
+    the weights alone, because no few sums would do, or from the trace by the plan's definition."""
+
+    @property
+    def title(self) -> str:
+        """The label with its unit, for a row or an axis."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    def gain(self, change: float) -> float:
+        """Turn a change so that more is better; NaN for a measure of which neither is."""
+        return {"lower": -change, "higher": change, None: nan}[self.better]
+
+    def text(self, value: float, sign: str = "") -> str:
+        """Write a value with the measure's digits; `sign` as in Python's formats."""
+        return f"{value:{sign},.{self.digits}f}"
+
+    def estimate(self, row: Mapping[Any, Any]) -> str:
+        """Write a paired difference with its t interval, from `mean_delta`, `t_low`, `t_high`."""
+        delta, low, high = (self.text(row[key], "+") for key in ("mean_delta", "t_low", "t_high"))
+        return f"{delta} [{low}, {high}]"
+
+
+_EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison", "mechanism")
+
+
+class _Registry(dict[str, Measure]):
+    """Knows the accuracy of any stock task, without listing it."""
+
+    def __missing__(self, name: str) -> Measure:
+        task, _, shots = name.rpartition(".acc")
+        if not task or shots[:1] not in ("", "@"):
+            raise KeyError(name)
+        label = f"{task} accuracy" + (f", {shots[1:]}-shot" if shots else "")
+        return Measure(label, "", "higher", 4, (), "stock_items.correct")
+
+
+MEASURES = _Registry({
+    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE, "windows.nll"),
+    "perplexity_dev": Measure("dev perplexity", "", "lower", 3, (), "windows.nll"),
+    "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",), "windows.nll"),
+    "loss": Measure("validation loss", "nats", "lower", 4, ("summary", "headline", "mechanism"),
+                    "windows.nll"),
+    "loss_test": Measure("test loss", "nats", "lower", 4, (), "windows.nll"),
+    "bits_per_character": Measure("bits per character", "", "lower", 4, ("summary",),
+                                  "windows.nll"),
+    "accuracy": Measure("next-token accuracy", "", "higher", 4,
+                        ("summary", "headline", "comparison"), "windows.correct"),
+    "accuracy_test": Measure("test next-token accuracy", "", "higher", 4, (), "windows.correct"),
+    "macro_accuracy_zero_shot": Measure("macro accuracy, zero-shot", "", "higher", 4, _EVERYWHERE,
+                                        "items.correct"),
+    "macro_accuracy_few_shot": Measure("macro accuracy, few-shot", "", "higher", 4,
+                                       ("summary", "headline", "mechanism"), "items.correct"),
+    "ece": Measure("expected calibration error", "", "lower", 4, (*_EVERYWHERE, "calibration"),
+                   "bins.correct"),
+    "ece_null": Measure("ECE of a perfectly calibrated model", "", None, 4, ("calibration",)),
+    "ece_equal_width": Measure("ECE, 15 equal-width bins", "", "lower", 4, ("calibration",),
+                               "bins.correct"),
+    "brier": Measure("Brier score", "", "lower", 4, ("summary", "calibration"), "windows.brier"),
+    "temperature": Measure("best temperature (dev)", "", None, 3, ("summary", "calibration")),
+    "ece_test": Measure("test ECE", "", "lower", 4, ("calibration",), "bins.correct"),
+    "ece_test_tempered": Measure("test ECE at that temperature", "", "lower", 4, ("calibration",),
+                                 "bins.correct"),
+    "nll_test_tempered": Measure("test loss at that temperature", "nats", "lower", 4,
+                                 ("calibration",)),
+    "grad_norm": Measure("final gradient norm", "", None, 4, ("summary",), "trace.grad_norm"),
+    "grad_norm_last_tenth": Measure("gradient norm, mean of last tenth", "", None, 4, ("summary",),
+                                    "trace.grad_norm"),
+    "gradient_cosine": Measure("mean cosine between gradients of two parts of dev", "", "higher", 3,
+                               ("summary", "comparison"), "curve.gradient_cosine"),
+    "severity": Measure("largest rise of the training loss", "nats", "lower", 3, ("summary",),
+                        "trace.loss"),
+    "unstable": Measure("unstable runs, as a share", "", "lower", 2, ("summary",)),
+    "plateau": Measure("plateau of the training loss", "steps", "lower", 1, ("summary",)),
+    "harmful": Measure("runs of harmful instability, as a share", "", "lower", 2, ("summary",)),
+    "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",),
+                              "windows.embedding_norm"),
+    "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",),
+                                          "trace.seconds"),
+    "model_flop_utilisation": Measure("share of the device's peak that training uses", "", "higher",
+                                      3, ()),
+    "peak_memory": Measure("peak memory of a training process", "GB", "lower", 2, ()),
+    "inference_tokens_per_second": Measure("inference speed, batched", "tokens/s", "higher", 0,
+                                           ("summary",)),
+    "inference_tokens_per_second_batch_1": Measure("inference speed, batch 1", "tokens/s", "higher",
+                                                   0, ("summary",)),
+})  # fmt: skip
+"""Measures in the order in which tables show them."""
+
+MAIN = "perplexity"
+"""What is shown where there is room for one measure."""
+
+ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
+"""Shares of right answers: what a plan's hypotheses, cost and margin of equivalence are about."""
+
+JUDGED = ("unstable", "harmful")
+"""Yes (1) or no (0) of a run, by the plan's definition, so that a mean is a share of runs."""
+
+
+def measures_in(group: MeasureGroup) -> list[str]:
+    """Name the measures of a group, in order."""
+    return [name for name, measure in MEASURES.items() if group in measure.groups]

@@ -1,0 +1,271 @@
+"""The plan fixed in advance: what it may say, its hash, and the seeds that follow from the hash.
+
+Its heart are hypotheses in the reader's own words, each bound to a test. The hash covers all but
+`deviations`, so that a deviation can be recorded without pretending that the plan was another one.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from itertools import count
+from operator import not_
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
+
+from lib.config.io import PLANS, read_json
+from lib.config.schema import Positive, PositiveFloat, Section, digest
+from lib.config.yaml import ConfigError, explain, read_yaml, suggest
+
+ALPHA, POWER = 0.05, 0.8
+"""Level of tests, and power, where a study names no plan."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+class Noise(Section):
+    """A transient relative to a run's own batch noise, whatever the batch, model and vocabulary."""
+
+    times: PositiveFloat = 12.0
+    """Standard deviations of that noise, above the running minimum of the training loss."""
+    window: Annotated[int, Field(ge=10)] = 50
+    """Steps before the one judged, by whose differences the noise is estimated."""
+
+
+class Plateau(Section):
+    """How long a run's training loss stays high at its start, and when that does harm."""
+
+    below: PositiveFloat = 3.0
+    """Nats that the mean training loss of five steps falls below when the plateau ends. 3 is of a
+    vocabulary of characters; another has its own."""
+    longest: Positive = 60
+    """Steps of a plateau that does no harm, however a run ends."""
+
+
+class Instability(Section):
+    """When a run is unstable: by its rise in nats (a transient), or relative to its noise; without
+    either, no run is called so."""
+
+    rise: PositiveFloat | None = None
+    """Nats above the running minimum of the training loss that make a transient."""
+    last: Positive | None = None
+    """Steps at the end whose mean loss tells whether a run recovered."""
+    start: PositiveFloat | None = None
+    """Nats above ln V. An arm whose loss starts higher is not judged: it falls from a height."""
+    noise: Noise | None = None
+    plateau: Plateau = Plateau()
+    tolerated_share: Share | None = None
+    """Of an arm's runs, for the arm to count as stable; None: none may be unstable."""
+
+    @model_validator(mode="after")
+    def _one_definition(self) -> Self:
+        transient = [value is not None for value in (self.rise, self.last, self.start)]
+        if len(set(transient)) > 1 or (transient[0] and self.noise):
+            raise ValueError("give one definition: noise; or rise, last and start")
+        return self
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether it says when a run is unstable."""
+        return bool(self.rise or self.noise)
+
+
+class Hypothesis(Section):
+    """A sentence in the reader's words, and the test that answers it."""
+
+    says: str
+    test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
+    """Arm, the arm that it is held against, measure: what follows is about their mean difference
+    over seeds, the first minus the second. None: of plans that rules answered."""
+    direction: Literal["greater", "less", "differs"] | None = None
+    beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """By more than this, in the measure's units."""
+    equivalent_within: PositiveFloat | None = None
+    """Instead of a direction: the difference is smaller than this, either way."""
+    exact: bool = False
+    """Tested by sign flips, which assume nothing but symmetry, instead of by t."""
+    family: str = "hypotheses"
+    """Those of one family share the plan's alpha, by Holm's method."""
+    if_supported: Text = ""
+    if_refuted: Text = ""
+    if_undecided: Text = ""
+    """The sentence to print for each outcome."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_sentence_alone(cls, value: Any) -> Any:
+        return {"says": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_claim(self) -> Self:
+        if self.test is None and self.model_fields_set == {"says"}:
+            return self
+        if self.test is None:
+            raise ValueError("test: is missing; write [arm, the arm it is held against, measure]")
+        if (self.direction is None) == (self.equivalent_within is None):
+            raise ValueError("give either direction or equivalent_within")
+        if self.beyond and self.direction is None:
+            raise ValueError("beyond goes with direction; equivalent_within has its own margin")
+        return self
+
+
+class Family(Section):
+    """Tests that share one level: every contrast in every measure, adjusted by Holm's method."""
+
+    contrasts: Annotated[list[Contrast], Field(min_length=1)]
+    measures: Annotated[list[str], Field(min_length=1)]
+    test: Literal["t", "equivalence", "exact"] = "t"
+    """t: paired t; equivalence: two one-sided t tests against the plan's margins; exact: sign
+    flips, which for runs that are stable or not is McNemar's exact test."""
+
+
+class Change(Section):
+    what: Text
+    why: Text
+
+
+class Deviation(Change):
+    date: str
+
+
+class Frozen(Section):
+    """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it; one changed by
+    hand makes another plan, with other seeds."""
+
+    seeds: Positive
+    """How many are drawn."""
+    used_seeds: list[int]
+    """Those of all studies before: none of them is drawn."""
+    parameters: Sha256
+    """Of the parameters of all arms, machine and seeds apart."""
+    corpus: dict[str, Sha256]
+    """Of the text, by its source."""
+    suite: list[Sha256]
+    """Hashes of the task suites; more than one where corpus or block size is a factor."""
+    tasks: Sha256 | None = Field(None, exclude_if=not_)
+    """Of the files in `evaluation.include_path`."""
+
+
+class Plan(Section):
+    """A pre-registration. What has a usual value has a default."""
+
+    title: str
+    question: str
+    confirmatory: list[str]
+    """The studies that may confirm; every other one is exploratory, whatever it finds."""
+    hypotheses: Annotated[dict[str, Hypothesis], Field(min_length=1)]
+    smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Measure → the smallest difference that matters, in its units: what power is computed for, and
+    a difference shown to be smaller refutes a hypothesis of one."""
+    spread: str | dict[str, PositiveFloat] | None = None
+    """What power is computed from: the sd over seeds of the difference of two arms, by measure, or
+    the name of a recorded study, such as a pilot, that shows it."""
+    primary: list[str] = Field(default_factory=list)
+    """Measures; none: those of the hypotheses."""
+    secondary: list[str] = Field(default_factory=list)
+    families: dict[str, Family] = Field(default_factory=dict)
+    """Tests without a hypothesis of their own."""
+    alpha: Annotated[float, Field(gt=0, lt=1)] = ALPHA
+    power: Annotated[float, Field(gt=0, lt=1)] = POWER
+    instability: Instability | None = None
+    """None: no run is called unstable; a plateau is as usual."""
+    estimand: str = ""
+    tests: str = ""
+    exclusions: str = ""
+    predictions: dict[str, Text] = Field(default_factory=dict)
+    """What is expected, by name, to be followed up one by one."""
+    procedures: dict[str, Text] = Field(default_factory=dict)
+    """How what is not fixed yet will be chosen, and how what is exploratory will be read."""
+    changes: list[Change] = Field(default_factory=list)
+    """From the plan before this one."""
+    deviations: list[Deviation] = Field(default_factory=list)
+    frozen: dict[str, Frozen] = Field(default_factory=dict)
+    """What is fixed of each confirmatory study."""
+    _hash: str = PrivateAttr("")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _hash_of_content(cls, content: Any, handler: Any) -> Self:
+        content = without_blanks(content)
+        plan: Self = handler(content)
+        plan._hash = content_hash(content) if isinstance(content, dict) else plan._hash
+        return plan
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of what the plan's file says, without its deviations and blanks; of a plan of
+        `published.json` the hash that it was published with."""
+        return self._hash
+
+    @property
+    def bound(self) -> dict[str, tuple[Hypothesis, str, str, str]]:
+        """Every hypothesis that has a test, with its arm, baseline and measure."""
+        return {name: (h, *h.test) for name, h in self.hypotheses.items() if h.test}  # type: ignore[misc]
+
+    @property
+    def primary_measures(self) -> list[str]:
+        """The primary measures; where none is named, those of the hypotheses."""
+        return self.primary or list(dict.fromkeys(test[-1] for test in self.bound.values()))
+
+    def draw(self, study: str, n: int) -> list[int]:
+        """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
+        SHA-256 of "<hash of the plan>/<study>/<0, 1, …>", those used before left out."""
+        seeds: list[int] = []
+        for i in count():
+            if len(seeds) == n:
+                break
+            drawn = hashlib.sha256(f"{self.hash}/{study}/{i}".encode()).digest()
+            seed = int.from_bytes(drawn[:4], "big") >> 1
+            if seed not in [*self.frozen[study].used_seeds, *seeds]:
+                seeds.append(seed)
+        return seeds
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """Hash a plan as YAML loads it, without its deviations and blanks."""
+    content = without_blanks(content)
+    return digest({name: value for name, value in content.items() if name != "deviations"})
+
+
+def without_blanks(content: Any) -> Any:
+    """Leave out the fields of a mapping, and of mappings in it, that have no value, or one of white
+    space."""
+    if not isinstance(content, dict):
+        return content
+    blanks = {n for n, v in content.items() if v is None or (isinstance(v, str) and not v.strip())}
+    return {name: without_blanks(v) for name, v in content.items() if name not in blanks}
+
+
+def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
+    """Name the arms (arm → its variant) that a name means: the one, or all of that variant."""
+    return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
+
+
+def published_plans() -> dict[str, Any]:
+    """Read of each published plan its hash, the fields that had other names in its schema, and by
+    study the drawn and the skipped seeds."""
+    file = PLANS / "published.json"
+    return dict(read_json(file)["plans"]) if file.is_file() else {}
+
+
+def read_plan(file: str) -> Plan:
+    """Read a plan of `params/plans/`; ConfigError, with a line per fault, when it is missing or
+    faulty. Of a published one, fields that were dropped since are ignored."""
+    path = PLANS / file
+    if not path.is_file():
+        hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
+        raise ConfigError(
+            f"plan: there is no params/plans/{file} ({hint}); name an existing plan, "
+            "or leave the field out for an exploratory study"
+        )
+    content, published = read_yaml(path), published_plans().get(file)
+    try:
+        if published is None:
+            return Plan.model_validate(content)
+        plan = Plan.model_validate(content | published.get("fields", {}), extra="ignore")
+    except ValidationError as error:
+        faults = [f"{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
+        raise ConfigError("\nerror: ".join(faults)) from None
+    plan._hash = published["hash"]
+    return plan

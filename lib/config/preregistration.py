@@ -1,0 +1,349 @@
+"""Pre-registration: begin a plan, freeze it, and hold a study against it.
+
+    ./run_all.sh freeze --new PLAN --study NAME     writes a plan, to be filled in
+    ./run_all.sh freeze PLAN                        fixes its studies, and draws their seeds
+
+A study confirms only with the seeds that follow from its plan's hash, made exactly as the plan was
+frozen, where git shows that the plan was committed before the runs. What git cannot tell is neither
+a yes nor a no.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any, Literal, get_args
+
+from lib.config.code import git, is_checkout, tasks_hash
+from lib.config.io import PAPERS, PARAMS, PLANS, ROOT, RUNS, TEMPLATES, relative, write_text
+from lib.config.metrics import JUDGED, MAIN, MEASURES
+from lib.config.plan import (
+    ALPHA,
+    POWER,
+    Frozen,
+    Noise,
+    Plan,
+    Plateau,
+    arms_called,
+    content_hash,
+    published_plans,
+    read_plan,
+)
+from lib.config.schema import EmbeddingNorm, digest
+from lib.config.study import Study, load_study
+from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
+
+_ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
+
+
+class PreregistrationError(UserError):
+    """Runs that were not made under the plan they are to be analysed by."""
+
+
+def load_plan(study: Study) -> Plan | None:
+    """Load the plan that a study names; None when it names none.
+
+    Raises ConfigError, with a line per fault, as for a study, and for a measure, arm or study that
+    does not exist. A published plan is not asked for names: studies that it names have left.
+    """
+    if study.plan is None:
+        return None
+    plan = read_plan(study.plan)
+    faults = [] if study.plan in published_plans() else check_plan(plan, study)
+    if faults := [f"{study.plan}: {fault}" for fault in faults]:
+        raise ConfigError("\nerror: ".join(faults))
+    return plan
+
+
+def check_plan(plan: Plan, study: Study) -> Iterator[str]:
+    """Yield each name in a plan that names nothing, with what it may have meant: it would drop out
+    of the analysis without a word."""
+    studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
+    designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned or [study]]
+    arm_variants = [arm.variant for design in [study, *planned] for arm in design.arms()]
+    variants = list(dict.fromkeys([*get_args(EmbeddingNorm), *arm_variants]))
+    arms = list(dict.fromkeys(chain(*designs, *(design.values() for design in designs))))
+    measures = [*MEASURES, *chain(*(each.stock_measures for each in [study, *planned]))]
+    names: list[tuple[str, Iterable[str], Collection[str]]] = [
+        ("confirmatory", plan.confirmatory, studies),
+        ("frozen", plan.frozen, plan.confirmatory),
+        ("primary", plan.primary_measures, measures),
+        ("secondary", plan.secondary, measures),
+        ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
+        *((f"hypotheses.{n}.test", test[1:3], arms) for n, test in plan.bound.items()),
+        *((f"hypotheses.{n}.test", test[3:], measures) for n, test in plan.bound.items()),
+        *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.families.items()),
+        *((f"families.{n}.measures", f.measures, measures) for n, f in plan.families.items()),
+    ]
+    for field, used, known in names:
+        yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
+    if not plan.primary_measures:
+        yield "primary: names no measure, and no hypothesis has a test; give either"
+    if unbound := plan.hypotheses.keys() - plan.bound.keys():
+        yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
+    for name, (_, arm, baseline, _) in plan.bound.items():
+        for arm_name, design in product((arm, baseline), designs):
+            if len(matches := arms_called(arm_name, design)) > 1:
+                several = f"'{arm_name}' is {len(matches)} arms; write one of {', '.join(matches)}"
+                yield f"hypotheses.{name}.test: {several}"
+    for name, family in plan.families.items():
+        for measure in family.measures:
+            if measure not in [*plan.primary_measures, *plan.secondary]:
+                yield f"families.{name}.measures: {measure} is neither primary nor secondary"
+            if family.test == "equivalence" and measure not in plan.smallest_effect_of_interest:
+                yield f"smallest_effect_of_interest: has none of {measure}, as {name} needs"
+
+
+def usual_hypotheses(study: Study) -> dict[str, dict[str, Any]]:
+    """Return the hypothesis of each arm that it differs from its baseline in the main measure."""
+    return {
+        arm.id: {"test": [arm.id, arm.baseline, MAIN], "direction": "differs"}
+        for arm in study.arms()
+        if arm.baseline != arm.id
+    }
+
+
+def begin_plan(file: str, name: str | None) -> None:
+    """Write a new plan for a study, to be filled in, and say what follows. Raises UserError where
+    the plan exists."""
+    if not name:
+        raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
+    path, study = PLANS / file, load_study(name, undrawn=True)
+    if path.exists():
+        raise UserError(f"{relative(path)} exists, and nothing is replaced; take another name")
+    write_text(path, _template(study, file))
+    print(f"{relative(path)} is written: fill in what ends in a colon.")
+    if lines := _missing_lines(study, file):
+        print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")
+    print(f"Then: ./run_all.sh freeze {file}, which names all that is missing, or fixes the plan.")
+
+
+def _template(study: Study, file: str) -> str:
+    """Write a plan with the arms and measures of a study. Blank is what only its user knows."""
+    measures = [name for name, measure in MEASURES.items() if measure.better]
+    hypotheses = "\n".join(
+        f"  {json.dumps(name)}:\n    says:\n    test: {json.dumps(h['test'])}\n"
+        f"    direction: {h['direction']}"
+        for name, h in usual_hypotheses(study).items()
+    )
+    return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
+        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses, alpha=ALPHA, power=POWER,
+        arms=_wrapped("; ".join(arm.id for arm in study.arms())),
+        measures=_wrapped(", ".join(measures + study.stock_measures)),
+        p=Plateau(), n=Noise(),
+    )  # fmt: skip
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 96, initial_indent="#   ", subsequent_indent="#   ")
+
+
+def freeze(
+    file: str,
+    data_of: Callable[[Study], tuple[dict[str, str], list[str]]],
+) -> Plan:
+    """Write what a plan of `params/plans/` fixes of its studies into its file; return the plan.
+
+    `data_of` hashes the texts of a study, by their sources, and its task suites. Raises UserError
+    with a line for all that is missing or wrong in the plan and its studies, and where one of them
+    has run.
+    """
+    path, plan = PLANS / file, read_plan(file)
+    faults = [f"{file}: {fault}" for fault in _missing_fields(plan)]
+    studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
+    for study in studies:
+        faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
+        faults += [f"{file}: {fault}" for fault in check_plan(plan, study)]
+        traces = [*RUNS.glob(f"{study.name}/*/seed-*/*.json")]
+        if traces or any(PAPERS.glob(f"*/results/{study.name}.json")):
+            faults.append(f"{study.name} has run: write a new plan, and a study that names it")
+    if faults:
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+    block = _frozen_block(studies, _used_seeds(file), data_of)
+    before = re.split(r"^frozen:", path.read_text("utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
+    text = before.rstrip("\n") + f"\n\n{block}\n"
+    parse_yaml(text.encode(), file)  # what is written must be read
+    write_text(path, text)
+    return read_plan(file)
+
+
+def _missing_fields(plan: Plan) -> Iterator[str]:
+    """Name what a plan does not say and no default can, and what it says in vain."""
+    if not plan.confirmatory:
+        yield "confirmatory: names no study; there is nothing to freeze"
+    for measure in dict.fromkeys(m for h, *_, m in plan.bound.values() if h.direction):
+        if measure not in plan.smallest_effect_of_interest and measure not in JUDGED:
+            yield (
+                f"smallest_effect_of_interest: has none of {measure}; write the smallest "
+                "difference that matters"
+            )
+
+
+def _missing_lines(study: Study, file: str) -> list[str]:
+    """List the lines that a study's file needs for its seeds to be drawn from a plan."""
+    lines = [f"plan: {file}"] if study.plan != file else []
+    return lines + ([] if study.drawn else [f"seeds: {{count: {len(study.seeds)}}}"])
+
+
+def _frozen_block(
+    studies: list[Study],
+    used: list[int],
+    data_of: Callable[[Study], tuple[dict[str, str], list[str]]],
+) -> str:
+    """Write what is fixed of studies as YAML, a field a line; what JSON writes is YAML, too."""
+    lines = [f"frozen: # {_ABOVE}"]
+    for study in studies:
+        corpus, suite = data_of(study)
+        frozen = Frozen(
+            seeds=len(study.seeds),
+            used_seeds=used,
+            parameters=parameters_digest(study),
+            corpus=corpus,
+            suite=sorted(suite),
+            tasks=tasks_hash(study.evaluation.include_path),
+        )
+        fields = frozen.model_dump().items()
+        lines.append(f"  {study.name}:")
+        lines += [f"    {name}: {json.dumps(value)}" for name, value in fields]
+    return "\n".join(lines)
+
+
+def _used_seeds(file: str) -> list[int]:
+    """List every seed that a study of `params/` lists, or another plan drew or left out: of a study
+    that has left, a published plan knows them."""
+    used: set[int] = set()
+    for path in PARAMS.glob("*.yaml"):
+        study = load_study(path.stem, undrawn=True)
+        used |= set() if study.drawn else set(study.seeds)
+    for path in PLANS.glob("*.yaml"):
+        if path.name != file:
+            plan = read_plan(path.name)
+            for name, frozen in plan.frozen.items():
+                used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
+    return sorted(used)
+
+
+@dataclass(frozen=True)
+class ClaimStatus:
+    """What a study's numbers may claim."""
+
+    study: str
+    plan: str | None
+    """Hash of the plan; None when the study names none."""
+    name: Literal["CONFIRMATORY", "EXPLORATORY", "UNVERIFIED"]
+    """UNVERIFIED: all is as the plan says, and git cannot tell whether the plan came first."""
+    reasons: list[str]
+    """Why the study is not confirmatory."""
+
+    def __str__(self) -> str:
+        plan = f" under plan {self.plan}" if self.plan else ""
+        return f"{self.name}: study '{self.study}'{plan}" + "".join(f"; {r}" for r in self.reasons)
+
+
+def claim_status(
+    study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = ()
+) -> ClaimStatus:
+    """Hold a study against its plan. `runs` are its results as JSON.
+
+    Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
+    the seeds drawn, whose plan git shows to have been committed before every run.
+    """
+    if plan is None:
+        return ClaimStatus(study.name, None, "EXPLORATORY", ["it names no plan"])
+    runs, frozen = list(runs), plan.frozen.get(study.name)
+    if study.name not in plan.confirmatory:
+        reasons = ["the plan does not name it as confirmatory"]
+    elif frozen is None:
+        reasons = ["the plan was not frozen for it, so fixes no parameters, data or seeds"]
+    else:
+        drawn = study.seeds == plan.draw(study.name, frozen.seeds)
+        reasons = [] if drawn else ["its seeds are not those drawn from the plan"]
+        reasons += dict.fromkeys(_departures(study, frozen, runs))
+        commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
+        later, unknown = _precedes(study.plan or "", dict.fromkeys(commits))
+        reasons += later
+        if not reasons and unknown:
+            return ClaimStatus(study.name, plan.hash, "UNVERIFIED", unknown)
+    name: Literal["EXPLORATORY", "CONFIRMATORY"] = "EXPLORATORY" if reasons else "CONFIRMATORY"
+    return ClaimStatus(study.name, plan.hash, name, reasons)
+
+
+def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Name what was not made as the plan froze it."""
+    if parameters_digest(study) != frozen.parameters:
+        yield "its parameters are not those that the plan froze"
+    for run in runs:
+        source = run["config"]["corpus"]["source"]
+        if run["corpus_sha256"] != frozen.corpus.get(source):
+            yield f"corpus.{source} is not the text that the plan froze"
+        fixed: list[Any] = frozen.suite or [None]  # None: the study asks no suite
+        if run["status"] == "completed" and run["suite_hash"] not in fixed:
+            yield "its task suite is not the one that the plan froze"
+        if run.get("tasks_hash") != frozen.tasks:
+            yield "the tasks of evaluation.include_path are not those that the plan froze"
+
+
+def parameters_digest(study: Study) -> str:
+    """Compute the SHA-256 of the parameters of all arms and what each is held against; of neither
+    machine nor seeds."""
+    return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
+
+
+def _precedes(file: str, commits: Iterable[str | None]) -> tuple[list[str], list[str]]:
+    """Ask git whether the plan was committed before the commits of the runs. Return what says that
+    it was not, and what git cannot tell, each with its remedy."""
+    if not is_checkout():
+        if (ROOT / ".git").exists() and git("rev-parse", "--git-dir") is None:
+            trust = 'git config --global --add safe.directory "$PWD"'
+            return [], [f"git is missing, or refuses another user's folder: {trust}"]
+        return [], ["without git nothing tells when the plan was written; take a clone"]
+    since = _committed_since(file)
+    is_shallow = (git("rev-parse", "--is-shallow-repository") or "").strip() == "true"
+    whole = "this clone lacks a part of its history: git fetch --unshallow"
+    later, unknown = [], []
+    if since is None:
+        return [], ["the plan is not committed as it stands: commit it before the runs"]
+    for commit in commits:
+        if commit is None:
+            unknown.append("a run was made outside git, so its code is at no commit")
+        elif git("cat-file", "-e", f"{commit}^{{commit}}") is None:
+            unknown.append(whole if is_shallow else f"commit {commit[:12]} is not here: git fetch")
+        elif git("merge-base", "--is-ancestor", since, commit) is None:
+            if is_shallow:
+                unknown.append(whole)
+            else:
+                later.append(f"run at commit {commit[:12]}, plan fixed at {since[:12]}")
+    return later, list(dict.fromkeys(unknown))
+
+
+def _committed_since(file: str) -> str | None:
+    """Find the commit since which a plan says, its deviations apart, what it says now, even if it
+    was changed and restored since; None where it is not committed as it stands."""
+    log = git("log", "--follow", "--name-only", "--format=%x00%H", "--", f"params/plans/{file}")
+    now, since = content_hash(read_yaml(PLANS / file)), None
+    for i, entry in enumerate((log or "").split("\0")[1:]):
+        commit, name = entry.split()
+        with suppress(ConfigError):  # of a draft
+            then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
+            if content_hash(then) == now:
+                since = commit
+        if i == 0 and since is None:
+            break
+    return since
+
+
+def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
+    """Raise PreregistrationError naming the first run (name → stamped hash) whose stamp is not the
+    plan's, with both hashes."""
+    expected = plan.hash if plan else None
+    for run, stamp in stamps.items():
+        if stamp != expected:
+            raise PreregistrationError(
+                f"run {run} was made under plan {stamp}, and the plan's hash is {expected}: "
+                "restore the plan that it was made under, or rerun ./run_all.sh, which trains it "
+                "anew under this one"
+            )

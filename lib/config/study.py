@@ -1,0 +1,365 @@
+"""A study: one YAML file, one grid of arms × seeds.
+
+Every error names the field, the value found, what is allowed and the nearest valid name.
+"""
+
+import itertools
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import not_
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from lib.config.io import (
+    BESIDE_ARMS,
+    PAPER,
+    PARAMS,
+    ROOT,
+    prepare_params,
+    read_json,
+    relative,
+    study_folder,
+    write_text,
+)
+from lib.config.plan import read_plan
+from lib.config.schema import (
+    CODE,
+    FIELDS,
+    FileName,
+    Level,
+    RunConfig,
+    Section,
+    digest,
+    stock_measures,
+)
+from lib.config.yaml import HEADLESS, ConfigError, explain, read_yaml, short, suggest
+
+StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+MAX_RUNS = 10_000
+"""Of one study."""
+MAX_ID = 120
+SCRATCH = ".scratch"
+"""The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
+COMMITS = "commits.json"
+"""In a study's folder of `runs/`: level of the factor `code` → hash of its commit, which a sweep
+writes when it begins."""
+COPY = "# A copy, made anew whenever the study is loaded by its path: change that file.\n"
+"""How a copy in `params/` begins."""
+_SHARED = ("machine.", "evaluation.")
+_ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One cell of the design: a level of every factor, run once per seed."""
+
+    id: str
+    levels: dict[str, Level]
+    config: RunConfig
+    baseline: str
+    """Id of the arm that this one is compared with; in the grid, the arm with the first factor at
+    its first level and every other factor as here."""
+    variant: str
+    """What is compared: the level of the first factor, or the name of an included arm."""
+    setting: str
+    """The levels of all other factors, within which it is compared; "" when there are none."""
+
+
+class IncludedArm(Section):
+    """An arm beside the grid: a level of every factor, and any further fields."""
+
+    levels: dict[str, Level]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.=,-]*$")] | None = None
+    """Its name. None: made from its levels."""
+    baseline: str | None = None
+    """Id of the arm that it is compared with. None: as in the grid."""
+
+
+class Study(RunConfig):
+    """A grid of runs: what all share, the factors' levels, and the seeds."""
+
+    name: StudyName
+    factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
+    """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
+    commits: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    """Of the factor `code`, by level. In no file: found when the study begins to run."""
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
+    """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
+    drawn: bool = Field(default=False, exclude=True)
+    """Whether they are. In no file."""
+    include: list[IncludedArm] = Field(default_factory=list)
+    exclude: list[dict[str, Level]] = Field(default_factory=list)
+    """Levels of some factors: arms of the grid that have them all are left out."""
+    plan: FileName | None = None
+    """File in params/plans/ of the plan that the study is held against; None: exploratory."""
+    paper: StudyName = PAPER.name
+    """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _seeds_by_count(cls, content: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(content.get("seeds"), dict):
+            return content
+        count = content["seeds"].get("count")
+        if type(count) is not int or not 0 < count <= MAX_RUNS:
+            raise ValueError("seeds: write a list, or {count: 8} to draw so many from the plan")
+        return content | {"seeds": list(range(count)), "drawn": True}
+
+    @model_validator(mode="after")
+    def _factors_are_sound(self) -> Self:
+        # How runs are executed and measured is one for all: else they could not be compared.
+        allowed = [CODE, *(name for name in FIELDS if not name.startswith(_SHARED))]
+        fields = {"factors": list(self.factors)}
+        fields |= {f"include.{i}.levels": list(arm.levels) for i, arm in enumerate(self.include)}
+        for field, name in ((field, name) for field, names in fields.items() for name in names):
+            if name.startswith(_SHARED):
+                section = name.partition(".")[0]
+                raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
+            if name not in allowed:
+                raise ValueError(f"{field}: {suggest(name, allowed)}")
+            if name == CODE and CODE not in self.factors:
+                raise ValueError(f"{field}: code must be a factor, if it is to have levels")
+        for level in self.factors.get(CODE, ()):
+            if not isinstance(level, str) or not level.strip():
+                remedy = "write a branch, tag or hash, in quotes"
+                raise ValueError(f"factors.code: {level!r} names no commit; {remedy}")
+        runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
+        if runs > MAX_RUNS:
+            raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
+        _refuse_repeats("seeds", self.seeds)
+        for factor, levels in self.factors.items():
+            _refuse_repeats(f"factors.{factor}", levels)
+        return self
+
+    @model_validator(mode="after")
+    def _arms_are_sound(self) -> Self:
+        for i, excluded in enumerate(self.exclude):
+            for factor, level in excluded.items():
+                if level not in self.factors.get(factor, ()):
+                    raise ValueError(f"exclude.{i}: {short(level)} is no level of {short(factor)}")
+        arms = list(self.arms())  # so an impossible level is found now, not after an hour of runs
+        if not arms:
+            raise ValueError("exclude: leaves no arm; exclude less")
+        for arm in arms:
+            if arm.id in BESIDE_ARMS or not _ARM_ID.fullmatch(arm.id):
+                raise ValueError(
+                    f"factors: {short(arm.id)} cannot name an arm and its folder, which may not be "
+                    f"that of figures or the like: use at most {MAX_ID} letters, digits, spaces "
+                    "and . = , + ( ) -; shorten the level, or include the arm under another name"
+                )
+        ids = [arm.id for arm in arms]
+        _refuse_repeats("factors", ids)
+        cells = [f"{arm.variant} {arm.setting}".strip() for arm in arms]
+        _refuse_repeats("include (give one of the two a name)", cells)
+        for arm in arms:
+            if arm.baseline not in ids:
+                hint = suggest(arm.baseline, ids)
+                raise ValueError(f"arm {arm.id}: its baseline {hint}; include it or name another")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of what all runs share. Adding seeds or levels keeps it, so runs stay valid."""
+        shared = self.changed()
+        for section, _, field in (factor.partition(".") for factor in self.factors):
+            shared.get(section, {}).pop(field, None)
+        return digest({section: fields for section, fields in shared.items() if fields})
+
+    @property
+    def stock_measures(self) -> list[str]:
+        """Name the accuracies of the stock tasks, which a plan may be about."""
+        tasks, shots = self.evaluation.tasks, self.evaluation.shots
+        return [name for task in tasks for name in stock_measures(task, shots)]
+
+    def arms(self) -> Iterator[Arm]:
+        """Yield every combination of levels, the last factor varying fastest, without those that
+        are excluded; then the included ones.
+
+        Raises ConfigError when a combination is not allowed, naming the factors that make it.
+        """
+        for values in itertools.product(*self.factors.values()):
+            levels = dict(zip(self.factors, values, strict=True))
+            if not any(excluded.items() <= levels.items() for excluded in self.exclude):
+                yield self._arm(IncludedArm(levels=levels))
+        for i, arm in enumerate(self.include):
+            if missing := [factor for factor in self.factors if factor not in arm.levels]:
+                raise ConfigError(f"include.{i}.levels: has no level of {', '.join(missing)}")
+            yield self._arm(arm)
+
+    def _arm(self, asked: IncludedArm) -> Arm:
+        config = self.model_dump(include=set(RunConfig.model_fields))
+        fields = {factor: level for factor, level in asked.levels.items() if factor != CODE}
+        cell = {factor: asked.levels[factor] for factor in self.factors}
+        start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
+        within = {factor: level for factor, level in cell.items() if factor not in start}
+        return Arm(
+            id=asked.name or arm_id(asked.levels),
+            levels=asked.levels,
+            config=with_fields(config, fields, f"factors {short(asked.levels, 200)}"),
+            baseline=asked.baseline or arm_id(cell | start),
+            variant=asked.name or arm_id({factor: cell[factor] for factor in start}),
+            setting=arm_id(within) if within else "",
+        )
+
+    def arm(self, name: str) -> Arm:
+        """Return the arm called `name`; ConfigError with the nearest name when there is none."""
+        arms = {arm.id: arm for arm in self.arms()}
+        if not isinstance(name, str) or name not in arms:  # a notebook's parameter may be anything
+            raise ConfigError(f"arm: {suggest(name, arms)} in study '{self.name}'")
+        return arms[name]
+
+    def commit_of(self, arm: Arm) -> str | None:
+        """Return the commit by whose code an arm is run; None where that is the code at hand.
+
+        Raises ConfigError where the study has not begun, so that none is fixed.
+        """
+        level = arm.levels.get(CODE)
+        if level is not None and level not in self.commits:
+            raise ConfigError(
+                f"factors.code: which commit '{level}' is, is fixed when the study begins: "
+                f"./run_all.sh params/{self.name}.yaml"
+            )
+        return None if level is None else self.commits[str(level)]
+
+    def require_seed(self, seed: int) -> int:
+        """Return `seed`; ConfigError when the study does not hold it, or it is no whole number."""
+        if type(seed) is not int or seed not in self.seeds:  # 0.0 and False equal 0
+            raise ConfigError(
+                f"seed: {short(seed)} is not in study '{self.name}'; it has {short(self.seeds)}"
+            )
+        return seed
+
+
+def with_fields(content: dict[str, Any], fields: Mapping[str, Any], where: str) -> RunConfig:
+    """Set dotted fields in the content of a config; ConfigError, beginning with `where`, where that
+    gives none that is allowed."""
+    for name, value in fields.items():
+        section, _, field = name.partition(".")
+        content[section][field] = value
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {'; '.join(explain(error, RunConfig))}") from None
+
+
+def arm_id(levels: dict[str, Level]) -> str:
+    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`."""
+    parts = []
+    for factor, value in levels.items():
+        text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
+        text = str(value).replace("/", "-") if factor == CODE else text  # a branch may be a/b
+        named = isinstance(value, str) and factor != "corpus.source"
+        parts.append(text if named else f"{factor.rpartition('.')[2]}={Path(text).name}")
+    return ",".join(parts) or "baseline"
+
+
+def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm]:
+    """Return the study and the arm to train: with changes (dotted field → value) a scratch run, to
+    play with, which no record takes and no study sees, whose baseline is the arm as it was, under
+    no plan; without, and in a notebook that a sweep executes, the study's own.
+
+    Raises ConfigError for a field that does not exist, or a value that is not allowed.
+    """
+    if not isinstance(changes, dict):
+        raise ConfigError('changes: write fields with values: {"training.learning_rate": 0.01}')
+    if not changes or os.environ.get(HEADLESS):
+        return study, arm
+    for name in changes:
+        if name not in FIELDS:
+            raise ConfigError(f"changes: {suggest(name, FIELDS)}")
+    config = with_fields(arm.config.model_dump(), changes, "changes")
+    name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
+    if len(name) > MAX_ID:
+        name = f"{name[: MAX_ID - 13]}-{digest(changes)[:12]}"
+    scratch_study = study.model_copy(update={"name": SCRATCH, "plan": None})
+    return scratch_study, replace(arm, id=name, config=config, baseline=arm.id)
+
+
+def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
+    """Load and validate a study: of `params/` by name (`final`) or path (`params/final.yaml`), or
+    by the path of a YAML elsewhere, of which `params/` gets a copy.
+
+    With `undrawn`, 0, 1, … stand for seeds that are to be drawn, as before the plan is frozen.
+    Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
+    field, or is called otherwise than the study in it; or draws seeds from a plan not yet frozen.
+    """
+    prepare_params()
+    path = _study_file(study)
+    content = read_yaml(path)
+    try:
+        for name in {"commits", "drawn"} & content.keys():
+            raise ConfigError(f"{name}: is found when the study begins to run; leave it out")
+        result = Study.model_validate(content)
+        if result.name != path.stem:
+            raise ConfigError(f"name is '{result.name}'; it must be '{path.stem}'")
+        if path.parent != PARAMS:
+            _keep_copy(path)
+        if undrawn:
+            return result
+        seeds = _drawn_seeds(result) if result.drawn else result.seeds
+        return result.model_copy(update={"seeds": seeds, "commits": _read_commits(result)})
+    except ValidationError as error:
+        raise ConfigError(f"{path.name}: {'; '.join(explain(error, Study))}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from None
+
+
+def recorded_study(content: dict[str, Any]) -> Study:
+    """Read the parameters of a recorded study, without the fields that were dropped since; 0, 1, …
+    stand for seeds that were drawn."""
+    return Study.model_validate(content, extra="ignore")
+
+
+def _study_file(study: Any) -> Path:
+    """Find the file of a study, which a notebook's parameter may name; ConfigError where there is
+    none."""
+    if not isinstance(study, str | Path) or not str(study).strip() or not str(study).isprintable():
+        remedy = "a name in params/, or the path of a YAML, such as ./mine.yaml"
+        raise ConfigError(f"study: {short(study)} names none; write {remedy}")
+    file, names = Path(study), [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
+    is_here = os.path.realpath(file.parent) in map(os.path.realpath, (PARAMS, ROOT / "params"))
+    # Unlike Path's, this is False for a name that is too long to be a file's.
+    if file.suffix == ".yaml" and not is_here and os.path.isfile(file):  # noqa: PTH113
+        return file
+    if file.parent not in (Path(), Path("params")) and not is_here:
+        raise ConfigError(f"study: there is no {short(str(file))}; name a study of params/")
+    if (name := file.name.removesuffix(".yaml")) not in names:
+        raise ConfigError(f"study: {suggest(name, names)} in params/")
+    return PARAMS / f"{name}.yaml"
+
+
+def _keep_copy(path: Path) -> None:
+    """Copy a study from elsewhere to `params/`, where every process of a sweep finds it.
+    ConfigError where another file of that name is there."""
+    text, target = path.read_text("utf-8"), PARAMS / path.name
+    present = target.read_text("utf-8") if target.is_file() else COPY
+    if present != text and not present.startswith(COPY):
+        raise ConfigError(f"there is another {relative(target)}; give yours another name")
+    if present not in (text, COPY + text):
+        write_text(target, COPY + text)
+
+
+def _drawn_seeds(study: Study) -> list[int]:
+    plan = read_plan(study.plan) if study.plan else None
+    if plan is None or study.name not in plan.frozen:
+        file = study.plan or "PLAN, and name it here"
+        raise ConfigError(f"seeds: are drawn from a frozen plan: ./run_all.sh freeze {file}")
+    return plan.draw(study.name, len(study.seeds))
+
+
+def _read_commits(study: Study) -> dict[str, str]:
+    """Read which commits the levels of `code` are; none where the study has not begun."""
+    file = study_folder(study.name) / COMMITS
+    return dict(read_json(file)) if CODE in study.factors and file.is_file() else {}
+
+
+def _refuse_repeats(field: str, values: list[Any]) -> None:
+    repeated = [value for value, n in Counter(values).items() if n > 1]
+    if repeated:
+        raise ValueError(f"{field}: {short(repeated[0])} stands twice; list each value once")

@@ -1,4 +1,0 @@
-"""One run: the model, its training, and everything that is measured of it.
-
-Imports `lib.study` and `lib.data`; ends in a `result.json`. Start at `model`, then `training`.
-"""

@@ -1,0 +1,125 @@
+"""Whether to keep the baseline or to adopt an arm, by three criteria fixed before any run:
+
+1. Keep the baseline where an arm is significantly worse and the baseline trains stably.
+2. Adopt an arm only where it removes instability or divergence, and what it loses in the primary
+   measures is less than its planned cost, the smallest effect of interest.
+3. Where the primary measures do not tell the two apart, calibration, then speed, breaks the tie.
+
+They apply where a plan says when a run is unstable, and tests the share of such runs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.config.metrics import JUDGED, MEASURES
+from lib.config.plan import Plan
+from lib.stats.runs import own_baselines
+
+TIE_BREAKERS = ("ece", "inference_tokens_per_second", "training_tokens_per_second")
+
+Row = dict[Any, Any]
+
+
+def decide(
+    runs: pd.DataFrame,
+    contrasts: pd.DataFrame,
+    hypotheses: pd.DataFrame,
+    stability: pd.DataFrame,
+    plan: Plan,
+) -> list[dict[str, str]]:
+    """Decide on every arm beside its own baseline, from the tidy table and the tables of the
+    verdict: arm, the decision, the `rule` by which, and its reason. `stability` is the table of
+    `lib.stats.stability.stability_map`."""
+    tested = {measure for family in plan.families.values() for measure in family.measures}
+    tested |= {measure for *_, measure in plan.bound.values()}
+    if plan.instability is None or "unstable" not in tested:
+        return []
+    shares, decisions = stability.set_index("arm")["share"], []  # NaN of an arm that is not judged
+    for arm, baseline in own_baselines(runs).items():
+        rows, tests = (
+            [
+                row
+                for row in table.to_dict("records")
+                if (row["arm"], row["baseline"]) == (arm, baseline)
+            ]
+            for table in (contrasts, hypotheses)
+        )
+        shown = {row["measure"]: effect(row, tests, plan.alpha) for row in rows}
+        by_measure = {row["measure"]: row for row in rows}
+        said = by_criteria(by_measure, shown, shares[baseline], shares[arm], plan)
+        decisions.append(
+            dict(zip(("arm", "rule", "decision", "reason"), (arm, *said), strict=True))
+        )
+    return decisions
+
+
+def effect(row: Row, tests: list[Row], alpha: float) -> str:
+    """Say what the tests of a contrast show of its arm, by the adjusted p of its family or by the
+    answers to hypotheses about it: better, worse, or none; "" where nothing tests it."""
+    answers = [test for test in tests if test["measure"] == row["measure"]]
+    if row["p_holm"] < alpha or any(map(_shows_a_change, answers)):
+        return "better" if MEASURES[row["measure"]].gain(row["mean_delta"]) > 0 else "worse"
+    return "none" if answers or not np.isnan(row["p_holm"]) else ""
+
+
+def _shows_a_change(test: Row) -> bool:
+    if test["answer"] == "supported":
+        return not test["claim"].startswith("within")
+    return test["answer"] == "refuted" and not test["t_low"] <= 0 <= test["t_high"]
+
+
+def by_criteria(
+    rows: Mapping[str, Row], shown: Mapping[str, str], before: float, after: float, plan: Plan
+) -> tuple[str, str, str]:
+    """Return rule, decision and reason for one arm: from its contrasts by measure, what `effect`
+    says of each, and the shares of unstable runs without the arm (`before`) and with it."""
+    keep, adopt, undecided = "keep the baseline", "adopt the arm", "undecided"
+    tolerated = (plan.instability and plan.instability.tolerated_share) or 0.0
+    rated = [name for name in plan.primary_measures if name not in JUDGED]
+    primary = [name for name in rated if name in rows and MEASURES[name].better]
+    worse, better = (
+        "; ".join(MEASURES[name].label for name in primary if shown[name] == way)
+        for way in ("worse", "better")
+    )
+    if np.isnan(before) or (before > tolerated and np.isnan(after)):
+        return "stability", undecided, "stability is not judged where the loss starts high"
+    if before <= tolerated:
+        if worse:
+            return "regression", keep, f"the baseline is stable; the arm is worse in {worse}"
+        if after > tolerated:
+            return "stability", keep, "the baseline trains stably and the arm does not"
+        if not any(shown[name] for name in primary):
+            return "no test", undecided, "the plan tests no primary measure of this arm"
+        if better:
+            return "improvement", "replicate before adopting", f"the arm is better in {better}"
+        for name in TIE_BREAKERS:
+            if name in rows and rows[name]["t_p"] < plan.alpha:
+                gain = MEASURES[name].gain(rows[name]["mean_delta"])
+                return "tie", adopt if gain > 0 else keep, f"{MEASURES[name].label} breaks the tie"
+        return "tie", keep, "nothing speaks for the arm"
+    if after > tolerated:
+        return "stability", keep, "the baseline is unstable and the arm does not cure it"
+    if shown.get("unstable") != "better":
+        return "stability", keep, "that the arm cures the instability is not significant"
+    cost = _cost([rows[name] for name in primary], plan.smallest_effect_of_interest)
+    if cost == "beyond":
+        return "cost", keep, "it removes instability, at more than the planned cost"
+    if cost == "within":
+        return "cost", adopt, "it removes instability, at less than the planned cost"
+    return "cost", undecided, "it removes instability, and whether that is worth it is unclear"
+
+
+def _cost(rows: list[Row], limits: Mapping[str, float]) -> str:
+    """Hold what an arm loses against the limit of each measure: a mean is beyond, or every interval
+    is within, or it is unclear."""
+    if not rows:
+        return "unclear"
+    ends = ("mean_delta", "t_low", "t_high")
+    losses = np.array([[-MEASURES[row["measure"]].gain(row[end]) for end in ends] for row in rows])
+    allowed = np.array([limits.get(row["measure"], np.nan) for row in rows])
+    if (losses[:, 0] > allowed).any():
+        return "beyond"
+    return "within" if (losses.max(axis=1) < allowed).all() else "unclear"

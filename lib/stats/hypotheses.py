@@ -1,0 +1,192 @@
+"""What a plan asks of a study: its contrasts, the tests of its families, and an answer to each of
+its hypotheses.
+
+A hypothesis is supported where a test shows that it is true, refuted where one shows that it is
+false, else undecided. In a family, supports share alpha by Holm's method, and so do refutations.
+"""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.random import Generator
+
+from lib.config.metrics import MEASURES
+from lib.config.plan import Hypothesis, Plan, arms_called
+from lib.stats.paired import (
+    Floats,
+    contrast_table,
+    holm,
+    paired_deltas,
+    sd_of,
+    sign_flip_test,
+    t_test,
+)
+from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
+from lib.stats.runs import available_measures
+
+P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
+"""Test of a family → the column of `contrast_table` that holds its p."""
+
+Row = dict[Any, Any]
+
+
+def planned_measures(plan: Plan) -> list[str]:
+    """Name the measures that a plan asks for."""
+    measures = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
+    return list(dict.fromkeys(measures))
+
+
+def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[str]]:
+    """Pair every arm with its baseline, as the plan's families say within each setting of the other
+    factors, and as its hypotheses do: (arm, the arm it is held against) → its families, which may
+    be none."""
+    arms = runs.drop_duplicates("arm").to_dict("records")
+    pairs: dict[tuple[str, str], list[str]] = {}
+    for arm, other in product(arms, repeat=2):
+        contrast = [arm["variant"], other["variant"]]
+        families = [name for name, f in plan.families.items() if contrast in f.contrasts]
+        own_baseline = other["arm"] == arm["baseline"] != arm["arm"]
+        if own_baseline or (families and arm["setting"] == other["setting"]):
+            pairs[arm["arm"], other["arm"]] = families
+    variants = {arm["arm"]: arm["variant"] for arm in arms}
+    for _, arm_name, baseline, _ in plan.bound.values():
+        for pair in product(arms_called(arm_name, variants), arms_called(baseline, variants)):
+            pairs.setdefault(pair, [])
+    return pairs
+
+
+def planned_contrasts(
+    runs: pd.DataFrame, plan: Plan, rng: Generator
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Contrast every planned pair in the plan's measures, and make every test of its families.
+
+    The first table is that of `contrast_table` with `family`, `test` and `p_holm`: the first family
+    that asks whether the two differ, "" and NaN where none does. The second, whose columns
+    `family_tests` names, has a row per test: a contrast may be in several families.
+    """
+    pairs, keys = planned_pairs(runs, plan), ["arm", "baseline", "measure"]
+    measures = available_measures(planned_measures(plan), runs)
+    contrasts = contrast_table(runs, measures, rng, plan, pairs)
+    tests = family_tests(contrasts, pairs, plan)
+    if tests.empty:
+        return contrasts.assign(family="", test="", p_holm=np.nan), tests
+    differ = tests[tests["test"] != "equivalence"].drop_duplicates(keys)
+    contrasts = contrasts.merge(differ[[*keys, "family", "test", "p_holm"]], on=keys, how="left")
+    return contrasts.fillna({"family": "", "test": ""}), tests
+
+
+def family_tests(
+    contrasts: pd.DataFrame, pairs: dict[tuple[str, str], list[str]], plan: Plan
+) -> pd.DataFrame:
+    """Return one row per family, contrast and measure: family, test, arm, baseline, measure, n,
+    mean_delta and its t interval, p of the family's test, p_holm adjusted within the family, and
+    the answer: helps, harms, no difference beyond the margin, undecided."""
+    tables = []
+    for name, family in plan.families.items():
+        inside = [
+            name in pairs[p] for p in zip(contrasts["arm"], contrasts["baseline"], strict=True)
+        ]
+        rows = contrasts[np.array(inside, dtype=bool) & contrasts["measure"].isin(family.measures)]
+        p = rows[P_OF[family.test]]
+        tables.append(rows.assign(family=name, test=family.test, p=p, p_holm=holm(p)))
+    if not tables:
+        return pd.DataFrame()
+    tests, margins = pd.concat(tables, ignore_index=True), plan.smallest_effect_of_interest
+    tests["answer"] = [_family_answer(row, margins, plan.alpha) for row in tests.to_dict("records")]
+    contrast = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high"]
+    return tests[["family", "test", *contrast, "p", "p_holm", "answer"]]
+
+
+def _family_answer(row: Row, margins: dict[str, float], alpha: float) -> str:
+    if row["mean_delta"] == 0 and row["sd_delta"] == 0:
+        return "no difference in any seed"
+    if np.isnan(row["p_holm"]):
+        return "not tested"
+    if not row["p_holm"] < alpha:
+        return "undecided"
+    if row["test"] == "equivalence":
+        return f"no difference beyond ± {margins[row['measure']]:g}"
+    gain = MEASURES[row["measure"]].gain(row["mean_delta"])
+    if np.isnan(gain):
+        return "rises" if row["mean_delta"] > 0 else "falls"
+    return "helps" if gain > 0 else "harms"
+
+
+def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
+    """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
+    `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
+    p_holm that it is true, `refuted_p` that it is false, adjusted too; the answer, the `sentence`
+    that the plan has for it, and of an undecided one the `seeds` that would decide it."""
+    variants = dict(zip(runs["arm"], runs["variant"], strict=True))
+    rows = []
+    for name, (h, *pair, measure) in plan.bound.items():
+        matches = [arms_called(arm_name, variants) for arm_name in pair]
+        if measure not in runs or any(len(match) != 1 for match in matches):
+            continue
+        (arm,), (baseline,) = matches
+        values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+        complete = values[[baseline, arm]].dropna().to_numpy()
+        deltas = paired_deltas(complete[:, 0], complete[:, 1])
+        test, sd, exact = t_test(deltas, plan.alpha), sd_of(deltas), is_exact(h)
+        sides = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
+        p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *sides)
+        row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
+        row |= {"arm": arm, "baseline": baseline, "measure": measure, "family": h.family}
+        row |= {"test": "exact" if exact else "t", **test._asdict(), "sd_delta": sd}
+        rows.append(row | {"p": float(p), "refuted_p": float(refuted)})
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows)
+    families = table.groupby("family", sort=False)
+    table["p_holm"] = families["p"].transform(holm)
+    table["refuted_p"] = families["refuted_p"].transform(holm)
+    table["alpha"] = plan.alpha / families["p"].transform("size")
+    return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
+
+
+def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
+    """Return the one-sided halves of the exact test, whose distribution is symmetric."""
+
+    def side(sign: int) -> OneSided:
+        def p(bound: float) -> float:
+            two_sided = sign_flip_test(deltas - bound, rng)[0]
+            return two_sided / 2 if sign * (deltas - bound).sum() > 0 else 1 - two_sided / 2
+
+        return p
+
+    return side(1), side(-1)
+
+
+def _answer(row: Row, plan: Plan) -> Row:
+    h = plan.hypotheses[row["hypothesis"]]
+    if row["p_holm"] < plan.alpha:
+        return {"answer": "supported", "sentence": h.if_supported, "seeds": np.nan}
+    if row["refuted_p"] < plan.alpha:
+        return {"answer": "refuted", "sentence": h.if_refuted, "seeds": np.nan}
+    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
+    measured = row["mean_delta"], row["sd_delta"]
+    seeds = seeds_to_decide(h, *measured, row["alpha"], plan.power, smallest)
+    return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
+
+
+def claim(h: Hypothesis) -> str:
+    """Write what a hypothesis claims of the difference, in short: > 0.02."""
+    if h.equivalent_within:
+        return f"within ± {h.equivalent_within:g}"
+    if h.direction == "differs":
+        return f"beyond ± {h.beyond:g}" if h.beyond else "≠ 0"
+    return f"> {h.beyond:g}" if h.direction == "greater" else f"< {-h.beyond or 0:g}"
+
+
+def in_words(row: Row) -> str:
+    """Write the reason of an answer, from its row of `hypothesis_tests`: what the hypothesis says,
+    what was found, and the plan's sentence for it."""
+    measure = MEASURES[row["measure"]]
+    found = (
+        f"{row['arm']} - {row['baseline']} in {measure.title}: {measure.estimate(row)}, claimed is "
+        f"{row['claim']} (n = {row['n']}, p to support {row['p_holm']:.2g}, "
+        f"p to refute {row['refuted_p']:.2g})."
+    )
+    return " ".join(filter(None, [row["says"], found, row["sentence"]]))

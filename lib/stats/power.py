@@ -1,0 +1,181 @@
+"""What a number of seeds can show: the power of a paired t test and of a plan's hypotheses, and the
+two p that answer a hypothesis.
+
+A hypothesis claims where the mean difference of two arms lies. Directions are tested two-sided, so
+that the answer agrees with the interval beside it; equivalence by two one-sided tests (Schuirmann
+1987).
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import optimize, stats
+
+from lib.config.metrics import JUDGED
+from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arms_called
+from lib.stats.runs import own_baselines, seed_differences
+
+MAX_SEEDS = 1024
+"""Beyond which no number of seeds is sought."""
+DRAWS = 4000
+"""Simulated studies; the standard error of a power is below 0.008."""
+
+OneSided = Callable[[float], Any]
+"""p of the test that the mean lies above (or below) a bound."""
+
+
+def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
+    """Return the probability that n seeds give a two-sided p ≤ alpha when the true effect is `d_z`,
+    mean over standard deviation of the deltas (Cohen 1988, ch. 2).
+
+    Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
+    NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
+    """
+    critical, shift = stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
+    return float(np.sum(stats.nct.sf(critical, n - 1, [shift, -shift])))
+
+
+def minimum_detectable_effect(
+    sd: float, n: int, alpha: float = ALPHA, power: float = POWER
+) -> float:
+    """Return the smallest true effect that n seeds detect with probability `power`, in the units of
+    `sd`, the standard deviation of the deltas. NaN when n < 2 or there is no spread.
+
+    With few seeds it is uncertain itself: with 5, the true sd may be, at 95 % confidence, 0.60 to
+    2.87 times as large as the sample's.
+    """
+    if n < 2 or not sd > 0:
+        return np.nan
+    # A noncentrality of ten critical values leaves no probability below the first of them.
+    upper = 10 * (stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
+    return sd * float(optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper))
+
+
+def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -> tuple[Any, Any]:
+    """Test that a hypothesis is true, and that it is false: two p. `smallest` is the smallest
+    effect of interest in its measure (0: none): a direction is false, too, where the effect is
+    shown to be smaller. Whether they differ at all cannot be refuted without one."""
+    if margin := h.equivalent_within:
+        two_sided = 2 * np.minimum(above(margin), below(-margin))
+        return np.maximum(above(-margin), below(margin)), np.minimum(1, two_sided)
+    bound, limit = h.beyond, h.beyond or smallest
+    if h.direction == "greater":
+        return np.minimum(1, 2 * above(bound)), np.minimum(1, 2 * below(limit))
+    if h.direction == "less":
+        return np.minimum(1, 2 * below(-bound)), np.minimum(1, 2 * above(-limit))
+    equal = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(above(0.0))
+    return np.minimum(1, 2 * np.minimum(above(bound), below(-bound))), equal
+
+
+def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
+    """Return one-sided t tests, above and below, of samples with these means and standard
+    deviations; NaN without spread."""
+    error = np.where(np.asarray(sd) > 0, sd, np.nan) / max(n, 1) ** 0.5
+
+    def t(bound: float) -> Any:
+        return (np.asarray(mean) - bound) / error
+
+    return lambda bound: stats.t.sf(t(bound), n - 1), lambda bound: stats.t.cdf(t(bound), n - 1)
+
+
+def is_exact(h: Hypothesis) -> bool:
+    """Tell whether a hypothesis is tested by sign flips; a share of runs always is."""
+    return h.exact or (h.test or [""])[-1] in JUDGED
+
+
+def power_of(
+    h: Hypothesis, mean: float, sd: float, n: int, alpha: float, smallest: float = 0.0
+) -> tuple[float, float]:
+    """Simulate the power of `n` seeds: the probability that a hypothesis is supported, and that it
+    is refuted, where the true mean difference is `mean` and the differences have this `sd`.
+
+    Means and variances of normal samples are drawn as a Latin hypercube, always the same. For an
+    exact test it is the power of t, and 0 where no p of that many sign flips, 2 / 2^n at the least,
+    is below alpha.
+    """
+    if is_exact(h) and 2.0 ** (1 - n) >= alpha:
+        return 0.0, 0.0
+    share = (np.arange(DRAWS) + 0.5) / DRAWS
+    z = stats.norm.ppf(np.random.default_rng(0).permutation(share))
+    spread = sd * np.sqrt(stats.chi2.ppf(share, n - 1) / (n - 1))
+    p, refuted = p_values(h, smallest, *t_sides(mean + sd * z / n**0.5, spread, n))
+    return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
+
+
+def seeds_to_decide(
+    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0
+) -> float:
+    """Return the smallest number of seeds that supports or refutes a hypothesis with probability
+    `power`; infinite beyond `MAX_SEEDS`, NaN without spread."""
+    if not sd > 0:
+        return np.nan
+    seeds = range(2, MAX_SEEDS + 1)
+    i = bisect_left(seeds, power, key=lambda n: sum(power_of(h, mean, sd, n, alpha, smallest)))
+    return seeds[i] if i < len(seeds) else np.inf
+
+
+def expected_power(
+    plan: Plan, spread: Mapping[str, float], n: int, effect: float | None = None
+) -> pd.DataFrame:
+    """Say what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
+    else none for an equivalence, and the smallest effect of interest beyond the bound for a
+    direction), the sd of the differences (`spread`, by hypothesis, for those that it has), the
+    power, and the seeds that the plan's power takes. Tests share alpha as in a
+    family where all others fail."""
+    rows = []
+    size = Counter(h.family for h, *_ in plan.bound.values())
+    for name, (h, arm, baseline, measure) in plan.bound.items():
+        if name not in spread:
+            continue
+        smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
+        true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
+        true = -true if h.direction == "less" else true
+        alpha, sd = plan.alpha / size[h.family], spread[name]
+        supported, _ = power_of(h, true, sd, n, alpha, smallest)
+        seeds = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)
+        row: dict[str, Any] = {"hypothesis": name, "arm": arm, "baseline": baseline}
+        row |= {"measure": measure, "difference": true, "sd": sd, "n": n}
+        rows.append(row | {"power": supported, "seeds": seeds})
+    return pd.DataFrame(rows)
+
+
+def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
+    """Take the sd of the differences that each hypothesis is about from the runs of another study,
+    a pilot or a tuning study: of the same two arms or variants, else of every arm and its baseline;
+    of several the largest. A measure that shows none is missing."""
+    variants, settings = (
+        dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "setting")
+    )
+    spreads = {}
+    for name, (_, *pair, measure) in plan.bound.items():
+        same_arms = [
+            (arm, other)
+            for arm, other in product(*(arms_called(of, variants) for of in pair))
+            if settings[arm] == settings[other]
+        ]
+        pairs = same_arms or own_baselines(runs).items()
+        is_measured = measure in runs
+        sds = [seed_differences(runs, measure, *of).std() for of in pairs] if is_measured else []
+        if positive := [sd for sd in sds if sd > 0]:
+            spreads[name] = max(positive)
+    return spreads
+
+
+def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
+    """Say of each exact test of a plan that `n` seeds cannot reach its level, and how many can. The
+    smallest p of n seeds is 2 / 2^n; in a family of m tests one must reach alpha / m."""
+    sizes = Counter(h.family for h, *_ in plan.bound.values())
+    tests = {name: sizes[h.family] for name, (h, *_) in plan.bound.items() if is_exact(h)}
+    for name, family in plan.families.items():
+        if family.test == "exact":
+            tests[name] = len(family.contrasts) * len(family.measures)
+    for name, m in tests.items():
+        enough = next(k for k in count(1) if 2.0 ** (1 - k) < plan.alpha / m)
+        if n < enough:
+            yield f"{name}: an exact test of {n} seeds cannot reach its level; {enough} seeds can"

@@ -1,0 +1,264 @@
+"""A study's runs as one table: read them, and refuse by name what may not be compared."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from lib.config.io import nan_to_none, run_folder
+from lib.config.metrics import MEASURES
+from lib.config.preregistration import load_plan, require_stamps
+from lib.config.schema import CODE, EVAL_SETTING, MACHINE_SETTINGS, ModelConfig, recorded_config
+from lib.config.study import Study, arm_id
+from lib.config.yaml import UserError
+from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
+
+
+class ResultError(UserError):
+    """Runs that cannot be analysed together; the message names the offender and the remedy."""
+
+
+def collect(study: Study) -> list[RunResult]:
+    """Read all runs of a study from `runs/`, in the order of the design.
+
+    Raises ResultError naming every missing run, or the first that does not fit the others, and
+    PreregistrationError for a run made under another plan.
+    """
+    files = {
+        f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
+        for arm, seed in product(study.arms(), study.seeds)
+    }
+    if missing := [run for run, path in files.items() if not path.is_file()]:
+        raise ResultError(
+            f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
+            f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
+        )
+    results = [RunResult.model_validate_json(path.read_bytes()) for path in files.values()]
+    check(study, results)
+    plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
+    require_stamps(load_plan(study), plans)
+    return results
+
+
+_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
+_OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
+_TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
+_BATCH = ("training.batch_size", "model.block_size")
+_VOCABULARY = ("corpus.source", "corpus.tokenizer")
+_CORPUS = (*_VOCABULARY, "corpus.fraction")
+BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
+"""Parameters that decide how much of what an arm is trained on, and how precisely."""
+
+
+def check(study: Study, results: Iterable[RunResult]) -> None:
+    """Raise ResultError unless the runs belong to this study and may be compared: equal study
+    and corpus hash; paired by seed, and there rounded alike; and wherever the parameters ask for
+    the same budget, the same tokens, steps and batches."""
+    runs = list(results)
+    for run in runs:
+        _require_own_parameters(study, run)
+    completed = [run for run in runs if run.status == "completed"]
+    _require_equal("settings of the machine", runs, "seed", *_BATCH, value=machine_settings)
+    _require_equal("corpus_sha256", runs, "corpus.source")
+    _require_equal("tasks_hash", runs)
+    _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
+    _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
+    # A text's vocabulary decides the shape of the weights.
+    outside = ("seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
+    _require_equal("initial_weights", runs, CODE, *outside)
+    if CODE in study.factors:  # between commits only as far as they have the same parameters
+        _require_equal("initial_weights", runs, "parameters", *outside)
+    _require_equal("steps", completed, "training.iterations")
+    _require_equal("tokens", completed, *_TOKENS)
+    _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
+
+
+def _require_own_parameters(study: Study, run: RunResult) -> None:
+    expected = study.arm(run.arm).config.model_dump()
+    found = recorded_config(run.config).model_dump(exclude={"machine"})
+    differing = [
+        f"{section}.{field} is {value!r}, the study says {expected[section][field]!r}"
+        for section, fields in found.items()
+        for field, value in fields.items()
+        if expected[section][field] != value
+    ]
+    if differing or run.study_hash != study.hash:
+        reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
+        raise _offence(run, f"was made with other parameters: {reason}")
+
+
+def _require_equal(
+    field: str, runs: list[RunResult], *within: str, value: Callable[[RunResult], Any] | None = None
+) -> None:
+    """Refuse the first run whose value (its field, unless said otherwise) is not the usual one
+    among the runs with the same `within`: dotted parameters, or the seed."""
+    value = value or (lambda run: getattr(run, field))
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps([_parameter(run, name) for name in within]), []).append(run)
+    for members in groups.values():
+        usual = Counter(map(value, members)).most_common(1)[0][0]
+        for run in members:
+            if value(run) != usual:
+                raise _offence(run, f"has {field} {value(run)!r} and the others have {usual!r}")
+
+
+def _parameter(run: RunResult, name: str) -> Any:
+    """Return a dotted parameter of a run, its level of `code`, or a field of its result."""
+    section, _, field = name.partition(".")
+    if field:
+        return run.config[section].get(field)
+    return run.levels.get(CODE) if name == CODE else getattr(run, name)
+
+
+def _offence(run: RunResult, reason: str) -> ResultError:
+    remedy = f"To train it anew, delete runs/{run.study}/{run.arm}/seed-{run.seed} and rerun"
+    if commit := run.origin.get("code"):
+        remedy = f"If its code, commit {commit[:12]}, makes it so, the arms are no pair"
+    return ResultError(f"run {run.arm} seed {run.seed} {reason}. {remedy} ./run_all.sh")
+
+
+def machine_settings(run: RunResult) -> str:
+    """Say how training was rounded: by which torch and settings of the machine; each with its steps
+    where several machines made them."""
+    names = [name for name in MACHINE_SETTINGS if name != EVAL_SETTING]
+    parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
+    ways = {
+        end: ", ".join([f"torch {packages['torch']}", *(f"{n} {machine.get(n)}" for n in names)])
+        for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]
+    }
+    if len(set(ways.values())) == 1:
+        return next(iter(ways.values()))
+    return " and ".join(f"{way} (up to step {end})" for end, way in ways.items())
+
+
+def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
+    """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
+    (the other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
+    names = ("arm", "baseline", "variant", "setting", "seed", "status", "diverged_at")
+    rows = [
+        {name: getattr(run, name) for name in names}
+        | {name: _parameter(run, name) for name in BUDGET}
+        | run.levels
+        | dict.fromkeys(MEASURES, np.nan)
+        | {name: np.nan if value is None else value for name, value in run.measures.items()}
+        | run.throughput
+        | dict.fromkeys(("unigram_entropy", "uniform_loss"), np.nan)
+        | run.references
+        for run in results
+    ]
+    return pd.DataFrame(rows)
+
+
+def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
+    """Map every arm that is not its own baseline to it, from the tidy table."""
+    arms = runs.loc[runs["arm"] != runs["baseline"], ["arm", "baseline"]]
+    return dict(arms.itertuples(index=False))
+
+
+def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
+    """Return arm - baseline in a measure, by seed; NaN where either run has none."""
+    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+    return values[arm] - values[baseline]
+
+
+def budget_factors(runs: pd.DataFrame, arm: str, baseline: str) -> list[str]:
+    """Name the factors that give the two sides of a contrast different budgets, from the tidy
+    table. Without one, `check` has made sure that their budgets are equal."""
+    of = runs.drop_duplicates("arm").set_index("arm")
+    return [name for name in BUDGET if name in of and of.at[arm, name] != of.at[baseline, name]]
+
+
+def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
+    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
+    there are none."""
+    factors = [name for name in list(study.factors)[1:] if name != factor]
+    names = {arm.id: arm_id({name: arm.levels[name] for name in factors}) for arm in study.arms()}
+    return runs["arm"].map(names) if factors else pd.Series("", runs.index)
+
+
+def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
+    """Keep the measures that at least one run has, each once."""
+    return [name for name in dict.fromkeys(measures) if name in runs and runs[name].notna().any()]
+
+
+def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
+    """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
+    diverged has none."""
+    return _joined(
+        (run.arm, run.seed, run.variant, run.setting, pd.DataFrame(run.tables[name]))
+        for run in results
+        if name in run.tables
+    )
+
+
+def read_parquet(
+    study: Study, name: str, folder_of: Callable[[str, int], Folder] | None = None
+) -> pd.DataFrame:
+    """Join one of the raw files (see `lib.results`) of all runs, with arm, variant, setting and
+    seed; empty where no run has answers to stock tasks. The folder of an arm and seed is that in
+    `runs/`, unless said otherwise."""
+    folder_of = folder_of or partial(run_folder, study.name)
+    return _joined(
+        (arm.id, seed, arm.variant, arm.setting, read_raw_file(folder, name))
+        for arm, seed in product(study.arms(), study.seeds)
+        if name in RAW or raw_file(folder_of(arm.id, seed), name).is_file()
+        for folder in [folder_of(arm.id, seed)]
+    )
+
+
+def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.DataFrame:
+    """Join tables of runs, which arm, seed, variant and setting name."""
+    tables = {tuple(names): table for *names, table in parts}
+    if not tables:
+        return pd.DataFrame()
+    names = ["arm", "seed", "variant", "setting"]
+    return pd.concat(tables, names=names).reset_index(names).reset_index(drop=True)
+
+
+def melt_columns(
+    curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
+) -> pd.DataFrame:
+    """Gather the columns that begin with `prefix` into rows, from the last step of every run's
+    curve ("min": the first): `name` is the rest of the column's name, `value` its number."""
+    chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
+    columns = [column for column in curve.columns if column.startswith(prefix)]
+    keys = ["arm", "variant", "setting", "seed"]
+    rows = chosen.melt(keys, columns, var_name=name)
+    rows[name] = rows[name].str.removeprefix(prefix)
+    return rows.dropna(subset="value")
+
+
+def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
+    """Return a whole study as plain values: parameters, every run, and of the completed runs of
+    each arm the number, mean and sd (n - 1) of every measure."""
+    runs = [result.model_dump(mode="json") for result in results]
+    return {
+        "study": study.model_dump(),
+        "study_hash": study.hash,
+        "runs": runs,
+        "summary": summarise(runs, [*MEASURES, *study.stock_measures]),
+    }
+
+
+def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
+    """Return number, mean and sd (n - 1) per arm and measure over completed runs, from runs as
+    JSON."""
+    values = pd.DataFrame(
+        run["measures"] | run["throughput"] if run["status"] == "completed" else {} for run in runs
+    )
+    values = values.reindex(columns=measures).astype(float)
+    by_arm = values.groupby([run["arm"] for run in runs], sort=False)
+    table = pd.concat({"n": by_arm.count(), "mean": by_arm.mean(), "sd": by_arm.std()}, axis=1)
+    return {
+        str(arm): {
+            measure: {name: nan_to_none(row[name, measure]) for name in ("n", "mean", "sd")}
+            for measure in measures
+        }
+        for arm, row in zip(table.index, table.to_dict("records"), strict=True)
+    }

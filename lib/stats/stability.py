@@ -1,0 +1,188 @@
+"""What a run's training loss says of stability, from the first step on: its largest rise, in nats
+and relative to its own batch noise; how long its plateau is; and, by a plan's definition, whether
+the run is unstable, and whether that did harm. While it trains: what is warned of."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
+
+from lib.config.plan import Instability, Noise, Plan
+from lib.results import largest_rise
+from lib.stats.paired import Floats
+
+MIN_DIFFERENCES = 10
+"""Differences from which noise is estimated."""
+PLATEAU_WINDOW = 5
+"""Steps over which a plateau's loss is averaged."""
+LAST = 10
+"""Steps at the end whose mean loss tells whether a run recovered, where a plan does not say."""
+
+
+def rule_of(plan: Plan | None) -> Instability:
+    """Return the plan's definition; one by which no run is unstable without a plan, or where the
+    plan has none."""
+    return (plan.instability if plan else None) or Instability()
+
+
+def batch_noise(loss: ArrayLike, window: int) -> Floats:
+    """Estimate the standard deviation (steps,) of a batch's loss, in nats, before each step of a
+    finite training loss (steps,); NaN of a run too short for it.
+
+    It is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window` differences
+    between neighbours, over √2, as a difference has the noise of two. The loss's own fall moves it
+    little, and a spike less. The first steps have that of the first window.
+    """
+    from scipy.stats import median_abs_deviation
+
+    differences = np.diff(np.asarray(loss, dtype=float))
+    n = min(window, len(differences))
+    if n < MIN_DIFFERENCES:
+        return np.full(len(differences) + 1, np.nan)
+    windows = sliding_window_view(differences, n)
+    spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
+    return np.asarray(spread[np.maximum(0, np.arange(len(differences) + 1) - n - 1)])
+
+
+def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
+    """Tell of each step of a finite training loss (steps,) whether it is further above the running
+    minimum than a definition allows, in nats or in multiples of its noise before; of none without a
+    definition, or where the run is too short for noise."""
+    values = np.asarray(loss, dtype=float)
+    rises = values - np.minimum.accumulate(values)
+    if rule.noise:
+        return np.asarray(rises > rule.noise.times * batch_noise(values, rule.noise.window))
+    return np.asarray(rises > (rule.rise or np.inf))
+
+
+def plateau(loss: ArrayLike, below: float) -> int:
+    """Count the steps until the mean of the last five training losses (steps,) is below `below`
+    nats; all steps where it never is."""
+    means = pd.Series(np.asarray(loss, dtype=float)).rolling(PLATEAU_WINDOW).mean()
+    steps_below = np.flatnonzero(means < below)
+    return int(steps_below[0]) + 1 if len(steps_below) else len(means)
+
+
+def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> dict[str, Any]:
+    """Judge one run by its training loss (steps,), in nats.
+
+    `severity` is its largest rise; `plateau` as `plateau` says; `transient`: a rise is more than
+    the rule allows; `collapsed`: such a run whose last steps are above `entropy`, the training
+    text's without context; `untrained`: a run that ends there without a transient; `unstable`:
+    diverged, transient or collapsed.
+    """
+    values = np.asarray(loss, dtype=float)
+    finite = values[np.isfinite(values)]
+    transient = bool(transients(finite, rule).any())
+    above = bool(values[-(rule.last or LAST) :].mean() > entropy)
+    return {
+        "severity": largest_rise(finite),
+        "plateau": plateau(values, rule.plateau.below),
+        "transient": transient,
+        "collapsed": transient and above,
+        "untrained": above and not transient and not diverged,
+        "diverged": diverged,
+        "unstable": diverged or transient,
+    }
+
+
+def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
+    """Judge every run of the tidy table by its trace: arm, seed, what `judge_run` says, and
+    `judged`: no run where the plan has no definition, and not the runs of an arm whose mean first
+    loss is more than `start` above ln V; their `unstable` is NaN.
+
+    `harmful` is 1 where a run diverged, or its loss is above the median of its arm's by more than
+    the plan's smallest effect of interest after a plateau longer than the plan's longest, else 0;
+    NaN where the plan has no such effect.
+    """
+    rule, losses = rule_of(plan), trace.groupby(["arm", "seed"])["loss"]
+    rows = []
+    for run in runs.to_dict("records"):
+        loss = losses.get_group((run["arm"], run["seed"])).to_numpy()
+        judgement = judge_run(loss, run["status"] == "diverged", rule, run["unigram_entropy"])
+        height = loss[0] - run["uniform_loss"]
+        rows.append({"arm": run["arm"], "seed": run["seed"], "height": height} | judgement)
+    table = pd.DataFrame(rows, runs.index)
+    high = table.groupby("arm")["height"].transform("mean") > (rule.start or np.inf)
+    table["judged"] = ~high & rule.is_defined
+    table["unstable"] = table["unstable"].astype(float).where(table["judged"])
+    excess = runs["loss"] - runs.groupby("arm")["loss"].transform("median")
+    smallest = plan.smallest_effect_of_interest.get("loss", np.nan) if plan else np.nan
+    late = table["plateau"] > rule.plateau.longest
+    harmful = (table["diverged"] | (late & (excess > smallest))).astype(float)
+    return table.drop(columns="height").assign(harmful=harmful if smallest > 0 else np.nan)
+
+
+def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
+    """Give the tidy table what `judge_runs` says: `unstable` and `harmful` (0 or 1; NaN where it is
+    not judged), and `severity` and `plateau` (NaN of a diverged run, as all its other measures)."""
+    of_completed = stability[["severity", "plateau"]].where(runs["status"] == "completed")
+    return runs.assign(**stability[["unstable", "harmful"]], **of_completed)
+
+
+def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
+    """Return the exact 1 - alpha interval for a share, `count` of n (Clopper & Pearson 1934); NaN
+    of none."""
+    from scipy.stats import binomtest
+
+    if n == 0:
+        return np.nan, np.nan
+    interval = binomtest(count, n).proportion_ci(1 - alpha, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """Return one row per arm: its variant and setting, n, how many runs are judged and of these
+    unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
+    collapsed, are untrained, diverged or harmful, median and largest severity (nats), and median
+    and longest plateau (steps)."""
+    settings = runs[["arm", "seed", "variant", "setting"]]
+    rows = []
+    for arm, part in settings.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
+        judged, count = int(part["judged"].sum()), int(part["unstable"].sum())
+        low, high = share_interval(count, judged, alpha)
+        row: dict[str, Any] = {"arm": arm, "variant": part["variant"].iloc[0]}
+        row |= {"setting": part["setting"].iloc[0], "n": len(part), "judged": judged}
+        row |= {"unstable": count, "share": count / judged if judged else np.nan}
+        row |= {"low": low, "high": high}
+        for name in ("transient", "collapsed", "untrained", "diverged", "harmful"):
+            if part[name].notna().all():
+                row[f"{name}_runs"] = int(part[name].sum())
+        for name in ("severity", "plateau"):
+            row |= {f"median_{name}": part[name].median(), name: part[name].max()}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+EXPLODES = 10
+"""Times the median of those before it, from which on a gradient norm is warned of."""
+RECENT = 50
+"""Steps over which speed and that median are taken."""
+
+
+def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
+    """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
+    its loss or gradient is not finite, where its loss is further above its lowest so far than the
+    rule allows (12 times its noise, where no plan has a rule), and where its gradient norm is
+    `EXPLODES` times the usual."""
+    rule = rule if rule.is_defined else Instability(noise=Noise())
+    loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
+    finite = np.isfinite(loss) & ~np.isinf(norm)
+    above, of_batches = loss - loss.cummin(), loss[np.isfinite(loss)]
+    risen = pd.Series(transients(of_batches, rule), of_batches.index)
+    norms = norm[np.isfinite(norm)]
+    times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
+    rise = "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far"
+    explosion = "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual"
+    messages = {}
+    for kind, where, text in (
+        ("finite", ~finite, "its loss or gradient is not finite"),
+        ("rise", finite & risen.reindex(steps.index, fill_value=False), rise),
+        ("norm", times > EXPLODES, explosion),
+    ):
+        if where.any():
+            first = steps.assign(above=above, times=times)[where].iloc[0]
+            messages[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
+    return messages

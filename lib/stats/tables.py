@@ -1,0 +1,154 @@
+"""A study's runs as tables for a reader: of a notebook, or at a terminal."""
+
+from math import isnan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
+from lib.results import RunResult
+from lib.stats.runs import available_measures, own_baselines
+
+REFERENCES = {
+    "uniform_loss": "a uniform guess",
+    "unigram_loss": "a unigram model",
+    "bigram_loss": "a bigram model",
+    "source_loss": "the text's own source",
+}
+"""Reference (see `RunResult.references`) → what it is the held-out loss of."""
+
+
+def numbers(mean: Any, low: Any, high: Any, form: str = "+.3f") -> str:
+    """Write an estimate with its interval, or that it has none."""
+    interval = "(no interval)" if isnan(low) else f"[{low:{form}}, {high:{form}}]"
+    return f"{mean:{form}} {interval}"
+
+
+def mean_and_sd(values: pd.Series, digits: int) -> str:
+    """Write a sample as `mean ± sd`; the sd of a single value and the mean of none are n/a."""
+    if values.empty:
+        return "n/a"
+    sd = f"{values.std():,.{digits}f}" if len(values) > 1 else "n/a"
+    return f"{values.mean():,.{digits}f} ± {sd}"
+
+
+def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
+    """Write a table's numbers with `digits` decimals, and missing values as n/a. Of a run that
+    diverged, some tables are None: nothing is written then."""
+    if table is None or table.empty:
+        return pd.DataFrame()
+
+    def text(value: object) -> str:
+        if pd.isna(value):  # type: ignore[call-overload]
+            return "n/a"
+        return f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
+
+    return table.map(text).set_index(table.columns[0])
+
+
+def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.DataFrame:
+    """List a run's measures, a row each; beside them those of its baseline, if there is one. Speeds
+    are of the run alone: its baseline may have run on another machine."""
+    columns = {"this run": result.measures | result.throughput}
+    if baseline is not None:
+        columns[baseline.arm] = baseline.measures
+    rows = {
+        MEASURES[name].title: {
+            column: MEASURES[name].text(value)
+            for column, values in columns.items()
+            if (value := values.get(name)) is not None
+        }
+        for name in measures_in("summary")
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").dropna(how="all").fillna("n/a")
+
+
+def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
+    """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
+    from the table of `lib.stats.runs.tidy`; a measure that no run has is left out. Diverged runs
+    are counted, never averaged in; only in shares of runs they count as one. Few arms stand side by
+    side, many below each other."""
+    rows = {}
+    for arm, part in runs.groupby("arm", sort=False):
+        completed = part[part["status"] == "completed"]
+        row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
+        for name in available_measures(measures_in(group), runs):
+            measure = MEASURES[name]
+            row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
+            if name in JUDGED and part[name].notna().any():
+                row[measure.title] = measure.text(part[name].mean())
+        rows[arm] = row
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
+    return table.T if len(table) <= 6 else table
+
+
+def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
+    """Write the differences arm - baseline of every seed (rows arms, columns seeds), with mean and
+    standard deviation, one table per measure of the comparison. NaN where either run diverged."""
+    pairs, tables = own_baselines(runs).items(), []
+    for name in available_measures(measures_in("comparison"), runs):
+        values = runs.pivot(index="arm", columns="seed", values=name)
+        deltas = pd.DataFrame({arm: values.loc[arm] - values.loc[base] for arm, base in pairs}).T
+        deltas.columns = [f"seed {seed}" for seed in deltas.columns]
+        deltas = deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1))
+        deltas = deltas.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()
+        tables.append(readable(deltas, MEASURES[name].digits))
+    return tables
+
+
+def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Lay out all contrasts (rows) in all measures (columns): difference and t interval; and which
+    part of its budget differs where that is itself a factor. Empty for an empty table."""
+    if contrasts.empty:
+        return pd.DataFrame()
+    budget = contrasts["budget"].map(lambda factors: factors and f" ({factors} differs)")
+    cells = contrasts.assign(
+        contrast=contrasts["arm"] + " - " + contrasts["baseline"] + budget,
+        label=[MEASURES[name].label for name in contrasts["measure"]],
+        cell=[MEASURES[row["measure"]].estimate(row) for row in contrasts.to_dict("records")],
+    )
+    table = cells.pivot(index="contrast", columns="label", values="cell")
+    return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
+
+
+def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per text and reference: nats per held-out character, perplexity, and how many
+    of the arms on this text have a higher mean loss. Empty for runs that know none.
+
+    A run above the unigram loss has not learnt how often characters occur; one above the bigram
+    loss uses no context that counting pairs does not.
+    """
+    rows = []
+    for text, part in runs.groupby("corpus.source", sort=False):
+        losses = part.groupby("arm")["loss"].mean().dropna()
+        for reference, name in REFERENCES.items():
+            nats = part[reference].mean() if reference in part else np.nan
+            if not np.isnan(nats):
+                row = {"text": text, "reference": name, "nats": nats, "perplexity": np.exp(nats)}
+                rows.append(row | {"arms_above": int((losses > nats).sum()), "arms": len(losses)})
+    return pd.DataFrame(rows)
+
+
+def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.DataFrame:
+    """Lay a tidy table out with `rows` down and arms across, each cell mean ± sd over seeds.
+    Cells without any number (a token class that the corpus lacks) are n/a."""
+    if table.empty:
+        return table
+    groups = table.groupby([*rows, "arm"], sort=False, dropna=False)[value]
+    cells = groups.apply(lambda values: mean_and_sd(values.dropna(), digits))
+    return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
+
+
+def provenance_table(results: list[RunResult]) -> pd.DataFrame:
+    """List what the runs were made with. More than one value in a row is worth a look."""
+    machine = ("device", "device_name", "precision", "threads", "platform", "commit", "clean")
+    runs = [
+        {name: run.origin.get(name) for name in machine}
+        | run.origin["packages"]
+        | {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
+        | {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
+        for run in results
+    ]
+    rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}
+    return pd.Series(rows, name="").to_frame()

@@ -1,0 +1,263 @@
+"""What would stop a study later is found before anything trains; and what it takes, and what its
+seeds can show, is said before it runs.
+
+The cost is that of training steps alone: the dev curve, the suite and the notebooks come on top.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from lib.config.io import read_json, relative, study_folder
+from lib.config.plan import Plan
+from lib.config.preregistration import load_plan
+from lib.config.schema import CorpusConfig, RunConfig
+from lib.config.study import Arm, Study, load_study
+from lib.config.yaml import ConfigError, UserError
+from lib.data.suite import INSTALL, has_harness, suite_hash
+from lib.data.text import Corpus, load_corpus
+from lib.record.archive import Record, require_recorded
+from lib.results import RunResult, trained_with
+from lib.stats.power import expected_power, out_of_reach, spread_of
+from lib.stats.runs import tidy
+from lib.sweep.code_arms import resolve
+from lib.train.machine import PEAK_FLOPS, describe, prepare, require_devices
+from lib.train.model import GPT, count_parameters, flops_per_token
+from lib.train.trainer import Trainer, begin
+
+UTILISATION = 0.35
+"""Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
+et al. 2022, table 3, report 0.21 to 0.46); small ones, which do not fill a GPU, a tenth of that."""
+AFFORDABLE = 2e12
+"""Operations of a step that is measured on a CPU: some ten seconds of a core."""
+SPEED = {"cpu": 5e10, "cuda": 5e12}
+"""Operations a second that a run of a small model reaches, by device: a core, a GPU."""
+_SHORT = {"training.iterations": 5, "training.warmup_iterations": 1}
+"""What a study is shortened to, to be checked."""
+
+
+def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
+    """Load the studies named and check all that they name: plan, commits, corpora, suite, and, if
+    they are to run here, devices, memory and disk. Raises UserError with a line for each fault."""
+    faults: list[str] = []
+    studies: list[Study] = []
+    for name in dict.fromkeys(names):
+        with _collecting(faults):
+            studies.append(load_study(name))
+    for study in studies:
+        where = f"{study.name}.yaml: "
+        for check in (load_plan, resolve, _require_tasks):
+            with _collecting(faults, where):
+                check(study)
+        for config in {arm.config.model_dump_json(): arm.config for arm in study.arms()}.values():
+            with _collecting(faults, where):
+                corpus_of(config.corpus).require_length(config.model.block_size)
+            if is_local:
+                with _collecting(faults, where):
+                    _require_machine(study, config)
+    if faults:
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+    return studies
+
+
+@contextmanager
+def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
+    """Go on after a UserError, and keep what it says."""
+    try:
+        yield
+    except UserError as error:
+        faults.append(f"{where}{error}")
+
+
+@cache
+def corpus_of(config: CorpusConfig) -> Corpus:
+    """Load a corpus, once. Raises CorpusError."""
+    return load_corpus(config)
+
+
+def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
+    """Hash the texts of a study, by their sources, and its task suites, as a plan fixes them."""
+    configs, folder = [arm.config for arm in study.arms()], study_folder(study.name) / "suite"
+    corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
+    suites = {suite_hash(corpus_of(config.corpus), config, folder) for config in configs}
+    return corpora, sorted(filter(None, suites))
+
+
+def _require_tasks(study: Study) -> None:
+    """Raise ConfigError for stock tasks that cannot be asked."""
+    if study.evaluation.tasks and not has_harness():
+        raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
+    if study.evaluation.tasks:
+        from lib.train.lm_eval import require_tasks  # seconds, which other studies need not wait
+
+        require_tasks(study.evaluation)
+
+
+def _require_machine(study: Study, config: RunConfig) -> None:
+    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the study
+    were made on another kind of device."""
+    machine, folder = prepare(config), study_folder(study.name)
+    require_devices(machine)
+    for path in folder.glob("*/seed-*/result.json"):
+        with suppress(LookupError, TypeError):
+            if (device := trained_with(read_json(path)["provenance"])["device"]) != machine.device:
+                raise ConfigError(
+                    f"machine.device: runs of it were made on {device}, and this machine would "
+                    f"continue on {machine.device}; runs of two devices are not compared: set "
+                    f"machine.device: {device}, or delete {relative(folder)}"
+                )
+    model, size = config.model, size_of(config)
+    needed = sum(memory(config, size).values())
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if machine.device == "cuda":
+        available = torch.cuda.get_device_properties(0).total_memory
+    if needed > available:
+        raise ConfigError(
+            f"model: with n_embd {model.n_embd}, n_layer {model.n_layer}, block_size "
+            f"{model.block_size} and {size.symbols} symbols a run needs {needed / 1e9:,.2f} GB of "
+            f"memory, and this machine has {available / 1e9:,.2f} GB; reduce one of them, or "
+            "machine.micro_batch_size"
+        )
+
+
+class Size(NamedTuple):
+    """How large a run is."""
+
+    symbols: int
+    parameters: int
+    flops: float
+    """Operations of its training."""
+
+
+def size_of(config: RunConfig) -> Size:
+    """Count symbols, parameters and operations of a run. Raises CorpusError."""
+    symbols, training = corpus_of(config.corpus).vocab_size, config.training
+    parameters = count_parameters(GPT(config.model, symbols, None))
+    tokens = training.iterations * training.batch_size * config.model.block_size
+    return Size(symbols, parameters, tokens * flops_per_token(config.model, symbols, parameters))
+
+
+def memory(config: RunConfig, size: Size) -> dict[str, float]:
+    """Count the bytes on each device at the peak of a step: weights, gradients, AdamW's two moments
+    and activations. Of these a block keeps some 8 C + b (6 + 2 m) C bytes for each token, with C
+    features, an MLP m times as wide and b bytes per number, and the head (b + 12) V, with V
+    symbols: within a tenth of what torch counts."""
+    model, machine = config.model, prepare(config)
+    b = 4 if config.training.precision == "fp32" else 2
+    block = (8 + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
+    kept = 4 * model.n_embd if machine.activation_checkpointing else block
+    per_token = model.n_layer * kept + (b + 12) * size.symbols
+    return {
+        "weights": (4.0 if b == 4 else 6.0) * size.parameters,
+        "gradients": 4.0 * size.parameters,
+        "AdamW": 8.0 * size.parameters,
+        "activations": float(machine.micro_batch_size * model.block_size * per_token),
+    }
+
+
+def gpus(studies: list[Study]) -> list[str]:
+    """Name the GPUs that runs of some studies take turns on: one each, or all (`0,1`) where a run
+    takes several; none for studies of the CPU."""
+    if all(prepare(study).device == "cpu" for study in studies):
+        return []
+    names = ",".join(map(str, range(torch.cuda.device_count())))
+    names = os.environ.get("CUDA_VISIBLE_DEVICES") or names
+    return names.split(",") if all(s.machine.processes == 1 for s in studies) else [names]
+
+
+def seconds_of(runs: list[tuple[Study, Arm, int]]) -> float:
+    """Guess how long some runs train, one after the other, by their arithmetic."""
+    arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
+    seconds = {k: size_of(c).flops / SPEED[prepare(c).device] for k, c in arms.items()}
+    return sum(seconds[study.name, arm.id] for study, arm, _ in runs)
+
+
+def step_seconds(study: Study, arm: Arm) -> float:
+    """Time a training step of an arm here; infinite for one that a CPU would take long for."""
+    config, corpus = arm.config, corpus_of(arm.config.corpus)
+    per_step = size_of(config).flops / config.training.iterations
+    if prepare(config).device == "cpu" and per_step > AFFORDABLE:
+        return float("inf")
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(config, corpus, begin(study, arm, study.seeds[0], corpus), Path(folder))
+        for _ in range(3):
+            start = time.perf_counter()
+            trainer.training_step()
+            seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def shortened(study: Study) -> Study:
+    """Return a study of its first two arms and two seeds, with five steps and under no plan, which
+    goes through all that the study goes through."""
+    content: dict[str, Any] = study.model_dump(exclude={"commits"})
+    first = list(study.arms())[:2]
+    levels = {f: list(dict.fromkeys(arm.levels[f] for arm in first)) for f in study.factors}
+    for name, most in _SHORT.items():
+        section, _, field = name.partition(".")
+        content[section][field] = min(content[section][field], most)
+        if name in levels:
+            levels[name] = [most + i for i in range(len(levels[name]))]
+    kept = [e for e in study.exclude if all(level in levels[f] for f, level in e.items())]
+    content |= {"factors": levels, "exclude": kept, "seeds": study.seeds[:2], "plan": None}
+    content["include"] = [] if study.factors else content["include"][:1]
+    return Study.model_validate(content)
+
+
+def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
+    """Say what a study takes (parameters, arithmetic, memory, time here and on GPUs), and the power
+    of its plan's hypotheses: `effect` is the true difference assumed (None: as `expected_power`
+    says), `spread` the sd of differences, or a recorded study that shows it (None: the plan's)."""
+    arms, n = list(study.arms()), len(study.seeds)
+    largest = max(arms, key=lambda arm: size_of(arm.config).flops)
+    config, size = largest.config, size_of(largest.config)
+    total = n * sum(size_of(arm.config).flops for arm in arms)
+    yield f"{study.name}: {len(arms)} arms × {n} seeds; of the largest run:"
+    yield f"  parameters  {size.parameters:,}"
+    yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
+    parts = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in memory(config, size).items())
+    yield f"  memory      {sum(memory(config, size).values()) / 1e6:,.1f} MB: {parts}"
+    seconds = step_seconds(study, largest)
+    hours = seconds * config.training.iterations * total / size.flops / 3600
+    here = describe(prepare(config)).device_name
+    yield f"  {here}: {1000 * seconds:,.1f} ms a step; all runs {hours:,.2f} h, one at a time"
+    for name, peaks in PEAK_FLOPS.items():
+        peak = peaks.get(config.training.precision, peaks["fp16"])
+        hours = total / (peak * UTILISATION) / 3600
+        yield f"  {name}, {UTILISATION:.0%} of {peak / 1e12:.0f} TFLOP/s: all runs {hours:,.2f} h"
+    if plan := load_plan(study):
+        yield from power(plan, n, effect, spread)
+    else:
+        yield "Power takes a plan with hypotheses: ./run_all.sh freeze --new PLAN --study NAME"
+
+
+def power(plan: Plan, n: int, effect: float | None, spread: str | None) -> Iterator[str]:
+    """Say what `n` seeds can show of each hypothesis: its power, and the seeds that the plan's
+    power takes; and which exact tests cannot reach their level."""
+    yield from (f"warning: {text}" for text in out_of_reach(plan, n))
+    source: Any = plan.spread if spread is None else spread
+    with suppress(TypeError, ValueError):
+        source = float(source)
+    if isinstance(source, str):
+        (name,) = require_recorded([source])
+        sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))
+    else:
+        guess = source if isinstance(source, dict) else dict.fromkeys(plan.primary_measures, source)
+        sds = {name: sd for name, (*_, m) in plan.bound.items() if (sd := guess.get(m))}
+    if not sds:
+        yield "Power is unknown: name a pilot study, or guess an sd of differences, by --spread"
+        return
+    table = expected_power(plan, sds, n, effect)
+    yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
+    columns = ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
+    yield table[columns].to_string(index=False, float_format="{:.4g}".format)
+    if few := [row["hypothesis"] for row in table.to_dict("records") if row["power"] < plan.power]:
+        yield f"warning: {n} seeds are too few for {', '.join(few)}"

@@ -1,0 +1,216 @@
+"""./run_all.sh [params/NAME.yaml …] [--jobs N] [--stop-after HOURS] [-n] [any Snakemake flag]
+    Set up, run the studies named (default: params/final.yaml), analyse, draw, archive.
+    A rerun continues what was stopped and redoes nothing that is done.
+./run_all.sh test [--fast | --all] [any pytest flag]
+    Run the tests: those that take seconds, the usual ones, or every one.
+./run_all.sh verify [NAME …] [--retrain N | STUDY/ARM/SEED …]
+    Compute every published number again from the record; train runs of it again.
+./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
+./run_all.sh import FILE
+    Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
+./run_all.sh freeze --new PLAN --study NAME
+    Begin a plan (params/plans/) for a study: a template, to be filled in.
+./run_all.sh freeze PLAN               Fix the studies of a plan, draw their seeds.
+./run_all.sh estimate STUDY [--effect D] [--spread SD|STUDY]
+    Say before a study runs what it takes (arithmetic, memory, time here and on GPUs), and what its
+    seeds can show: the power of each hypothesis, given the spread of a pilot or a guess.
+./run_all.sh export STUDY/ARM/SEED --to DIR
+    Write a run's model as a folder that Hugging Face's transformers load.
+./run_all.sh paper [PAPER …]
+    Execute the notebooks of papers, build PDF and LaTeX; begin new ones.
+./run_all.sh record [PAPER …]          Build the lab record: a site of a paper's studies and runs.
+./run_all.sh setup                     Only make the environment.
+./run_all.sh --help                    This text; after a command, that command's words.
+
+Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
+GPU, or per core). --stop-after HOURS ends a sweep early and cleanly. A record that came with the
+repository stays as it is: what runs stays in runs/, and --replace puts it in the record's place.
+-n only tells which runs would be made and why. Another useful Snakemake flag is --profile
+params/slurm (a cluster). Ctrl-C stops everything; a plain rerun continues. The environment is
+.venv in this folder, whatever is active; --here uses the active one.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Whatever takes long to import is imported where it is used: --help is quick and needs no package.
+
+STOPPED = 130
+"""The status of a command that was interrupted, as shells say it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses a command line in one line instead of by its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        from lib.config.yaml import UsageError
+
+        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+
+
+def _path(text: str) -> Path:
+    """Take a path as seen from where run_all.sh was called."""
+    return Path(os.environ.get("CALLED_FROM", ""), text)
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        with suppress(ValueError):
+            if 0 < (number := kind(text)) < float("inf"):
+                return number
+        raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
+
+    return parse
+
+
+def commands() -> tuple[_Parser, Any]:
+    """Describe every command but that which runs studies, which needs no name; return what parses
+    them, and the parser of each."""
+    top = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
+    subparsers = top.add_subparsers(dest="command", parser_class=_Parser)
+    add = subparsers.add_parser
+    parser = add("test", help="run the tests")
+    parser.add_argument("--fast", action="store_true", help="those that take seconds")
+    parser.add_argument("--all", action="store_true", help="also those that take minutes")
+    parser = add("verify", help="compute every published number again from the record")
+    parser.add_argument("studies", nargs="*", metavar="NAME")
+    parser.add_argument("--retrain", nargs="+", default=[], metavar="N | STUDY/ARM/SEED")
+    add("analyse", help="analyse recorded studies again").add_argument("studies", nargs="+")
+    add("import", help="take a study that ran elsewhere").add_argument("file", type=_path)
+    parser = add("freeze", help="fix the studies of a plan, and draw their seeds")
+    parser.add_argument("plan", help="name or path of a plan of params/plans/")
+    parser.add_argument("--new", action="store_true", help="write it, to be filled in")
+    parser.add_argument("--study", help="of a new plan: the study that it is for")
+    parser = add("estimate", help="say before a study runs what it takes and can show")
+    parser.add_argument("study", help="name or path of a parameter file")
+    parser.add_argument("--effect", type=float, help="the true difference, for power")
+    parser.add_argument("--spread", metavar="SD|STUDY", help="of differences: sd, or a pilot study")
+    parser = add("export", help="write a run's model for Hugging Face's transformers")
+    parser.add_argument("run", metavar="STUDY/ARM/SEED")
+    parser.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
+    for name in ("paper", "record"):
+        add(name, help="build it").add_argument("papers", nargs="*", metavar="PAPER")
+    return top, subparsers.choices
+
+
+def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
+    """Follow a command. Raises UserError."""
+    match options.command:
+        case "test":
+            marks = "not benchmark" if options.all else "not long and not benchmark"
+            marks = f"not slow and {marks}" if options.fast else marks
+            command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile"]
+            os.execv(sys.executable, [*command, "-m", marks, *rest])
+        case "verify":
+            from lib.sweep.again import verify
+
+            return verify(options.studies, options.retrain)
+        case "analyse":
+            from lib.sweep.again import analyse
+
+            for name in options.studies:
+                analyse(name)
+        case "import":
+            from lib.sweep.kaggle import import_study
+
+            import_study(options.file)
+        case "freeze":
+            from lib.config.preregistration import begin_plan, freeze
+            from lib.config.study import load_study
+            from lib.sweep.check import data_of, power
+
+            plan = f"{Path(options.plan).stem}.yaml"
+            if options.new:
+                begin_plan(plan, options.study)
+            else:
+                frozen = freeze(plan, data_of)
+                print(f"{plan} is frozen. Its hash: {frozen.hash}")
+                for study in map(load_study, frozen.confirmatory):
+                    print(f"Seeds of {study.name}: {', '.join(map(str, study.seeds))}")
+                    print(*power(frozen, len(study.seeds), None, None), sep="\n")
+                print("Next: commit params/, publish the hash where its date can be checked; run.")
+        case "estimate":
+            from lib.config.study import load_study
+            from lib.sweep.check import estimate
+
+            for line in estimate(
+                load_study(options.study, undrawn=True), options.effect, options.spread
+            ):
+                print(line, flush=True)
+        case "export":
+            from lib.train.hugging_face import export
+
+            export(options.run, options.to)
+            print(f"{options.to} is for AutoModelForCausalLM.from_pretrained")
+        case "paper":
+            from lib.publish import findings, paper
+
+            findings.main(options.papers)
+            paper.main(options.papers)
+        case "record":
+            from lib.publish import site
+
+            site.main(options.papers)
+    return None
+
+
+def run(words: list[str]) -> int:
+    """Run studies. Raises UsageError for a word that is neither study nor flag."""
+    from lib.config.io import PARAMS
+    from lib.config.yaml import UsageError, suggest
+    from lib.sweep.sweep import Sweep, run_sweep
+
+    names = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
+    parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
+    parser.add_argument("--jobs", "-j", type=_positive(int))
+    parser.add_argument("--stop-after", type=_positive(float))
+    parser.add_argument("--dry-run", "-n", action="store_true")
+    parser.add_argument("--replace", action="store_true")
+    options, flags = parser.parse_known_args([word for word in words if word not in studies])
+    if flags:
+        from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
+
+        snakemake = get_argument_parser()
+        snakemake.error = parser.error
+        if unknown := snakemake.parse_args(flags).targets:
+            raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
+    return run_sweep(Sweep(studies or ["final"], flags, **vars(options)))
+
+
+def dispatch(words: list[str]) -> int | None:
+    """Follow a command line. Raises UserError."""
+    parser, named = commands()
+    if not words or words[0] not in named:
+        return run(words)
+    options, rest = parser.parse_known_args(words)
+    if rest and options.command != "test":
+        parser.error(f"{options.command}: '{rest[0]}' is no argument of this command")
+    return follow(options, rest)
+
+
+def main(words: list[str]) -> int:
+    """Follow a command line; return the exit status."""
+    if {"-h", "--help"} & {*words}:
+        parser = commands()[1].get(words[0])
+        print(parser.format_help() if parser else __doc__, end="")
+        return 0
+    from lib.config.yaml import exit_status
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
+    try:
+        return exit_status(dispatch)(words)
+    except KeyboardInterrupt:
+        print("\nstopped; a plain rerun continues", file=sys.stderr)
+        return STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

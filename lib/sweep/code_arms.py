@@ -1,0 +1,90 @@
+"""Commits as arms: which commit each level of the factor `code` is, and a run by its own code.
+
+A level is a branch, a tag or a hash. What it names is resolved when a sweep starts and written to
+`runs/<study>/commits.json`; its code is checked out below `runs/.code/`, and executes there the
+same notebooks under the parameters of this checkout.
+"""
+
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+from filelock import FileLock
+
+from lib.config.code import git, is_checkout
+from lib.config.io import OUTPUT, RUNS, output_root, result_file, study_folder, write_json
+from lib.config.schema import CODE
+from lib.config.study import COMMITS, Study
+from lib.config.yaml import ConfigError, UserError
+
+_EXECUTE = "lib.sweep.execute"
+
+
+def resolve(study: Study) -> dict[str, str]:
+    """Find the commit that each level of `code` names now; nothing where code is no factor.
+
+    Raises ConfigError where git has no such commit, or two are the same.
+    """
+    field = f"{study.name}.yaml: factors.code"
+    levels = dict.fromkeys(str(arm.levels[CODE]) for arm in study.arms() if CODE in arm.levels)
+    if levels and not is_checkout():
+        raise ConfigError(f"{field}: names commits, and this folder is no clone; clone it")
+    commits = {level: _hash_of(level) for level in levels}
+    for level, commit in commits.items():
+        if not commit:
+            raise ConfigError(
+                f"{field}: '{level}' is no commit, branch or tag here; `git fetch` it, or commit "
+                "your change"
+            )
+    for one, other in combinations(commits, 2):
+        if commits[one] == commits[other]:
+            raise ConfigError(
+                f"{field}: '{one}' and '{other}' are one commit, {commits[one][:12]}; commit the "
+                "change that is to be tested on one of them"
+            )
+    return commits
+
+
+def _hash_of(level: str) -> str:
+    """Return the commit that a name stands for; "" where there is none. In a clone, a branch may be
+    known only where it came from."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    hashes = (git(*words, f"{name}^{{commit}}") for name in (level, f"origin/{level}"))
+    return next(filter(None, hashes), "").strip()
+
+
+def write_commits(study: Study) -> Study:
+    """Resolve the levels of `code` and write them down; return the study that has them."""
+    if commits := resolve(study):
+        write_json(study_folder(study.name) / COMMITS, commits)
+    return study.model_copy(update={"commits": commits})
+
+
+def tree_of(commit: str) -> Path:
+    """Check a commit out below `runs/.code/`, once; return its folder."""
+    tree = RUNS / ".code" / commit
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(tree.with_suffix(".lock")):
+        git("worktree", "prune")
+        if not (tree / "lib").is_dir():
+            git("worktree", "add", "--force", "--detach", str(tree), commit)
+        if (git("-C", str(tree), "rev-parse", "HEAD") or "").strip() != commit:
+            raise UserError(
+                f"git cannot check out {commit[:12]} in runs/.code/; delete that folder"
+            )
+    return tree
+
+
+def execute_at(commit: str, notebook: str, study: Study, arm: str, seed: int) -> Path:
+    """Execute the notebook of a run by the code of a commit; return the result's path. UserError,
+    with what that code says, where it fails."""
+    tree = tree_of(commit)
+    command = [sys.executable, "-m", _EXECUTE, notebook, study.name, arm, str(seed)]
+    environment = os.environ | {"PYTHONPATH": str(tree), OUTPUT: str(output_root())}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise UserError(f"code of commit {commit[:12]}: {said}")
+    return result_file(notebook, study.name, arm, seed)

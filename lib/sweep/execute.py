@@ -1,0 +1,212 @@
+"""Run one notebook under papermill and say honestly how it went.
+
+A notebook is done only when papermill ended without an error and the result that it declares was
+written. What papermill leaves does not tell: after a killed kernel or a timeout all cells read
+`completed`.
+"""
+
+import itertools
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from filelock import FileLock, Timeout
+
+from lib.config.code import git_state
+from lib.config.io import (
+    NOTEBOOKS,
+    ROOT,
+    RUNS,
+    executed_notebook,
+    read_json,
+    relative,
+    result_file,
+    sha256,
+    study_folder,
+    write_json,
+)
+from lib.config.preregistration import load_plan
+from lib.config.schema import digest
+from lib.config.study import Study, load_study
+from lib.config.yaml import HEADLESS, UserError, exit_status
+from lib.record.archive import slim
+from lib.sweep.code_arms import execute_at
+
+GPUS = "STUDY_GPUS"
+"""Environment variable that names the GPUs of a sweep, apart by semicolons."""
+_READS = {
+    "01_data": ("config", "data"),
+    "03_analysis": ("config", "stats"),
+    "04_figures": ("config", "stats", "figures"),
+}
+"""Rooms of `lib` that decide what a notebook of a whole study shows."""
+
+
+_AFTER = {"02_train": ["03_analysis", "04_figures"], "03_analysis": ["04_figures"]}
+"""Notebooks that read what a notebook leaves."""
+
+
+class ExecutionError(UserError):
+    """A notebook that did not complete; the message says why and where it is kept."""
+
+
+def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
+    """Execute `notebooks/<notebook>.ipynb` for a study (and a run of it); return the result's path.
+
+    Raises ConfigError for an arm or a seed that does not exist, and ExecutionError when the
+    notebook fails; the notebook is kept, stamped with the reason.
+    """
+    parameters: dict[str, Any] = {"study": study.name}
+    if arm:
+        parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
+        commit = study.commit_of(study.arm(arm))
+        if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
+            return execute_at(commit, notebook, study, arm, seed)
+    output = executed_notebook(notebook, study.name, arm, seed)
+    result = result_file(notebook, study.name, arm, seed)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # An earlier result must not pass for this one's, nor what was made from it for up to date.
+    for name in _AFTER.get(notebook, ()):
+        result_file(name, study.name).unlink(missing_ok=True)
+    for path in (result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"):
+        path.unlink(missing_ok=True)
+    plan, start = load_plan(study), time.perf_counter()
+    stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
+    stamp |= {} if arm else {"made_from": made_from(notebook, study)}
+    with _own_gpu() if arm else nullcontext() as gpu:
+        os.environ.update(kernel_environment(study, gpu))
+        reason = _run_papermill(notebook, output, parameters)
+    if not reason and not result.is_file():
+        reason = f"the notebook wrote no {relative(result)}"
+    _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
+    if reason:
+        result.unlink(missing_ok=True)
+        raise ExecutionError(f"{reason}; see {relative(output)}")
+    return result
+
+
+def made_from(notebook: str, study: Study) -> dict[str, str]:
+    """Return digests of what a notebook of a whole study is made from beside what other notebooks
+    leave, by what messages call it."""
+    plan, texts = load_plan(study), {arm.config.corpus for arm in study.arms()}
+    files = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
+    files += sorted(path for room in _READS[notebook] for path in ROOT.glob(f"lib/{room}/*.py"))
+    content: dict[str, Any] = {
+        "code": {path.name: sha256(path) for path in files},
+        "study": study.model_dump(mode="json"),
+        "plan": plan and plan.model_dump(mode="json"),
+    }
+    if notebook == "01_data":
+        from lib.data.text import load_corpus
+
+        content["corpus"] = sorted(load_corpus(text).sha256 for text in texts)
+    return {name: digest(value) for name, value in content.items()}
+
+
+def archived_file(study: str) -> Path:
+    """Return the file in which archiving a study says what it did, which shows that it is done."""
+    return study_folder(study) / "archived.txt"
+
+
+def kernel_environment(study: Study, gpu: str | None = None) -> dict[str, str]:
+    """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
+    watching, no start-up files of a user, threads pinned, GPUs of its own."""
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = dict.fromkeys(threads, str(study.machine.threads)) | {HEADLESS: "1"}
+    environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # a step is a twentieth faster
+    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
+    environment["IPYTHONDIR"] = str(RUNS / ".ipython")
+    return environment | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+
+
+@contextmanager
+def _own_gpu() -> Iterator[str | None]:
+    """Hold one of the sweep's GPUs, each for one run at a time, since a second one would gain
+    nothing; give its name, None where a sweep has none."""
+    names = list(filter(None, os.environ.get(GPUS, "").split(";")))
+    for name in itertools.cycle(names):
+        lock = FileLock(RUNS / f".gpu-{name}.lock")
+        try:
+            lock.acquire(timeout=0.1)
+        except Timeout:
+            continue
+        with lock:
+            yield name
+        return
+    yield None
+
+
+def _run_papermill(notebook: str, output: Path, parameters: dict[str, Any]) -> str | None:
+    """Execute a notebook; return None, or what went wrong."""
+    import papermill
+    from traitlets.config import Config
+
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        if len(folder) > 100:  # of 107 characters that the path of a socket may have
+            return f"TMPDIR is too long for a socket's path: {folder}; set TMPDIR=/tmp"
+        # Over TCP, kernels that start at once sometimes take one port.
+        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
+        try:
+            papermill.execute_notebook(
+                str(NOTEBOOKS / f"{notebook}.ipynb"),
+                str(output),
+                parameters,
+                progress_bar=False,
+                start_timeout=120,
+                autosave_cell_every=5,
+                cwd=str(ROOT),
+                config=sockets,
+            )
+        except papermill.PapermillExecutionError as error:
+            return f"{error.ename}: {error.evalue}"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
+    """Write status, plan and commit into the notebook: as metadata, and a failure also as its first
+    cell. Folders of this machine are taken out."""
+    if not output.is_file():
+        return
+    notebook = read_json(output)
+    stamp = {"status": "failed" if reason else "completed"} | stamp
+    notebook["metadata"]["study"] = stamp | ({"reason": reason} if reason else {})
+    record = notebook["metadata"].get("papermill", {})
+    for key in {"input_path", "output_path"} & record.keys():
+        record[key] = relative(Path(record[key]))
+    if reason:
+        cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
+        notebook["cells"].insert(0, cell)
+    write_json(output, slim(notebook))
+
+
+def end_with_parent() -> None:
+    """End this process within a second of the one that started it, however that ended; a kernel
+    does so by itself."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@exit_status
+def main(notebook: str, study: str, arm: str = "", seed: str = "0") -> None:
+    """Execute a notebook: `python -m lib.sweep.execute 02_train final none 0`."""
+    end_with_parent()
+    print(relative(execute(notebook, load_study(study), arm, int(seed))))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""A whole study in one session of a notebook, on Kaggle or Colab, and the way of its runs home.
+
+The sweep is the one of `./run_all.sh`, with a process for each GPU. What it leaves goes into one
+zip, which another session continues and which `./run_all.sh import` takes into the record.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import zipfile
+from pathlib import Path
+
+import nbformat
+from IPython.display import display
+
+from lib.config import io
+from lib.config.io import PARAMS, ROOT, RUNS, kaggle_folder, read_json, relative, study_folder
+from lib.config.study import COPY, load_study
+from lib.config.yaml import TIME_UP, UserError
+from lib.record.archive import Record, archive, unpack
+from lib.record.verify import Report, verify_run
+from lib.results import status_of
+
+
+def resume_from_inputs(study: str) -> str:
+    """Copy the runs that earlier sessions left, as attached on Kaggle, to the working folder; of a
+    run that several left, the one that got furthest. Say how many there were."""
+    kaggle, number = kaggle_folder(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for file in kaggle.glob(f"input/**/{study}.zip") if kaggle else ():
+            unpack(file, Path(folder, str(hash(file))))
+        found = list(Path(folder).glob(f"*/runs/{study}/*/seed-*"))
+        found += kaggle.glob(f"input/**/runs/{study}/*/seed-*") if kaggle else ()
+        for run in sorted(found, key=progress, reverse=True):
+            target = study_folder(study) / run.parent.name / run.name
+            if not target.exists():
+                shutil.copytree(run, target, copy_function=shutil.copyfile)
+                number += 1
+    return f"{number} runs taken up"
+
+
+def progress(run: Path) -> tuple[bool, int]:
+    """Tell how far a run got: whether it is finished, and the step of its last checkpoint."""
+    steps = [int(path.name.split("-")[1]) for path in run.glob("checkpoints/*/step-*.pt")]
+    return (run / "result.json").is_file(), max(steps, default=-1)
+
+
+def sweep(study: str, hours: float) -> int:
+    """Run a study, beginning nothing after so many hours, and print its progress. Return its exit
+    status. Stopping the cell stops it."""
+    command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]
+    # What a kernel sets for itself would have the sweep take its pipe for a terminal.
+    of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
+    environment = {name: os.environ[name] for name in os.environ.keys() - of_kernel}
+    wheels = sorted((kaggle_folder() or ROOT).glob("input/**/snakemake-*.whl"))
+    if wheels:  # attached, as ./run_all.sh wheels made them, for a session without the internet
+        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels[0].parent)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+    return process.returncode
+
+
+def show(study: str, notebook: str) -> None:
+    """Show what an executed notebook shows."""
+    path = io.executed_notebook(notebook, study)
+    if status_of(path)["status"] != "completed":
+        print(f"{notebook} has not been executed yet")
+        return
+    for cell in nbformat.read(path, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            display(output.get("data", {"text/plain": output.get("text", "")}), raw=True)
+
+
+def pack(study: str, status: int) -> None:
+    """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
+    and plan, and print what to do with it. UserError where the sweep ended with a failure."""
+    folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
+    files = [PARAMS / f"{study}.yaml", *([io.PLANS / plan] if plan else [])]
+    with (
+        io.atomic_write(target) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for path in files:
+            packed.writestr(f"params/{path.name}", path.read_text("utf-8").removeprefix(COPY))
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            parts = path.relative_to(folder).parts
+            is_done = folder.joinpath(*parts[:2], "result.json").is_file()
+            if path.suffix != ".lock" and not (is_done and "checkpoints" in parts):
+                packed.write(path, Path("runs", study, *parts))
+    print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
+    if status not in (0, TIME_UP):
+        raise UserError(f"the sweep failed (status {status}); what it printed says why")
+    home = f"Download it; at home: ./run_all.sh import {target.name}"
+    on = "Attach this version's output to the next session as an input: it continues."
+    print(on if status else home)
+
+
+def import_study(file: Path) -> None:
+    """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
+    zip, for runs that are not as they were written, and where the study is here already."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(file, Path(folder))
+        studies = {path.parents[2] for path in Path(folder).glob("runs/*/*/seed-*/result.json")}
+        if len(studies) != 1:
+            raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
+        source = studies.pop()
+        try:
+            for run in source.glob("*/seed-*"):
+                result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
+                for fault in verify_run(result, run, notebook, Report(source.name)):
+                    raise UserError(fault)
+            if study_folder(source.name).exists() or Record(source.name).exists:
+                raise UserError(f"'{source.name}' is in runs/ or in the record already")
+            parameters = Path(folder, "params", f"{source.name}.yaml")
+            plan = load_study(parameters, undrawn=True).plan  # which copies the study
+            if plan and not (io.PLANS / plan).exists():
+                shutil.copyfile(parameters.with_name(plan), io.PLANS / plan)
+            study = load_study(source.name)
+        except (UserError, OSError, KeyError, ValueError) as error:
+            raise UserError(f"{file.name}: {error}") from None
+        shutil.copytree(source, study_folder(study.name), ignore=lambda *_: ["archive.json"])
+    archive(study)
+    print(f"{study.name}: imported, {relative(Record(study.name).place)}/")

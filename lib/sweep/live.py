@@ -1,0 +1,98 @@
+"""How a run trains: where somebody looks at the notebook a picture below the cell, the finished
+baseline's curve beside it, with a warning as soon as something goes wrong; in a sweep nothing but
+the step, in a file that the sweep reads."""
+
+import os
+import time
+from contextlib import suppress
+from typing import Any, Self
+
+import pandas as pd
+from IPython import get_ipython
+
+from lib.config.io import run_folder
+from lib.config.preregistration import load_plan
+from lib.config.study import Arm, Study
+from lib.config.yaml import HEADLESS
+from lib.train.trainer import Row
+
+STEP_FILE = "step.txt"
+"""In the folder of a run in training, how many steps it has made."""
+INTERVAL, SHARE = 1.0, 0.25
+"""Seconds between two pictures at the least, and the most of the time that they may take."""
+
+
+class LiveCurve:
+    """What a training cell calls for every step. `asked` is the study that was asked for, `design`
+    the one that trains: `changes` make it a scratch run, drawn beside the arm as it was."""
+
+    def __init__(self, asked: Study, design: Study, arm: Arm, seed: int) -> None:
+        self.asked, self.arm, self.seed = asked, arm, seed
+        self.folder = run_folder(design.name, arm.id, seed)
+        self.rows: list[Row] = []
+        self.points: list[Row] = []
+        self.is_watched = not os.environ.get(HEADLESS) and hasattr(get_ipython(), "kernel")
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        if self.is_watched:
+            from IPython.display import display
+
+            self._picture = display(
+                {"text/plain": "The curve appears here."}, raw=True, display_id=True
+            )
+            self._prepare()
+        return self
+
+    def __call__(self, row: Row, point: Row | None) -> None:
+        """Take a step, and an evaluation if there was one; show them, not more often than a quarter
+        of the time allows."""
+        self.rows.append(row)
+        if point:
+            self.points.append(point)
+        if point and not self.is_watched:
+            line = "step {step}: dev loss {dev_loss:.4f}, embedding norm {embedding_norm:.2f}"
+            print(line.format(**point), flush=True)
+        if (start := time.monotonic()) >= self._next:
+            self._show()
+            seconds = time.monotonic() - start
+            self._next = start + seconds + max(INTERVAL, seconds * (1 / SHARE - 1))
+
+    def __exit__(self, *_: object) -> None:
+        if self.rows:
+            self._show()
+
+    def _show(self) -> None:
+        with suppress(OSError):  # a full disk: the checkpoint says so
+            (self.folder / STEP_FILE).write_text(str(self.rows[-1]["step"]), "utf-8")
+        if self.is_watched:
+            self._draw()
+
+    def _prepare(self) -> None:
+        """Read the finished baseline, if its run is here, and import what draws."""
+        from lib.figures.style import variant
+        from lib.results import read_raw_file
+        from lib.stats.stability import rule_of
+
+        arms = {arm.id: arm for arm in self.asked.arms()}
+        baseline = arms[self.arm.baseline]
+        self._looks = [variant(arm.variant) for arm in (self.arm, baseline)]
+        self._rule, self._baseline = rule_of(load_plan(self.asked)), dict[str, Any]()
+        folder = run_folder(self.asked.name, baseline.id, self.seed)
+        if folder != self.folder and (folder / "result.json").is_file():
+            tables = {name: read_raw_file(folder, name) for name in ("trace", "curve")}
+            self._baseline = {f"{baseline.id} (finished)": tables}
+
+    def _draw(self) -> None:
+        from IPython.display import Image
+
+        from lib.figures.training import live_picture
+        from lib.stats.stability import training_warnings
+
+        trace, total = pd.DataFrame(self.rows), self.arm.config.training.iterations
+        curve = pd.DataFrame(self.points, columns=None if self.points else ["step", "dev_loss"])
+        runs = {self.arm.id: {"trace": trace, "curve": curve}} | self._baseline
+        warnings = list(training_warnings(trace, self._rule).values())
+        standing = f"step {self.rows[-1]['step']} of {total}"
+        png, width = live_picture(runs, self._looks, total, standing, warnings)
+        self._picture.update(Image(png, width=width))

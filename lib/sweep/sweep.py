@@ -1,0 +1,345 @@
+"""Run studies: what is stale and why, one Snakemake call, one line of progress.
+
+A plain rerun continues whatever was stopped, however it was. A result counts only where it was made
+by this code, from this corpus, under these parameters and this plan: it says itself what it was
+made with. No file's time of change decides anything.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from lib.config import io
+from lib.config.code import measure_key, train_key
+from lib.config.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256
+from lib.config.preregistration import claim_status, load_plan
+from lib.config.schema import RunConfig
+from lib.config.study import Arm, Study
+from lib.config.yaml import TIME_UP, UserError
+from lib.data.suite import has_harness
+from lib.record.archive import SHARED, is_replaceable
+from lib.results import RunResult, identity_fields, status_of
+from lib.sweep import check
+from lib.sweep.code_arms import write_commits
+from lib.sweep.execute import GPUS, archived_file, made_from
+from lib.sweep.live import STEP_FILE
+from lib.sweep.summary import summarise
+
+LONG = 600.0
+"""Seconds: a sweep that takes longer is checked by one of five steps first."""
+LOCK_TIMEOUT = 5.0
+"""Seconds to wait for an earlier sweep that is ending."""
+CANCEL_TIMEOUT = 60.0
+"""Seconds that an ended sweep is given to cancel its jobs on a cluster."""
+_MEASURED = "measured anew from its weights"
+_MEASURING = (
+    *("study", "arm", "baseline", "levels", "variant", "setting", "tasks_hash", "study_hash"),
+    *("measuring code", "corpus.source", "evaluation.items_per_task", "evaluation.tasks"),
+    *("evaluation.shots", "evaluation.include_path"),
+)
+"""What leaves weights as they are: a difference in anything else trains a run anew."""
+Run = tuple[Study, Arm, int]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a command line asks for."""
+
+    studies: list[str]
+    flags: list[str] = field(default_factory=list)
+    """For Snakemake."""
+    jobs: int | None = None
+    """Runs at once; None: one per GPU, or per core."""
+    stop_after: float | None = None
+    """Hours."""
+    dry_run: bool = False
+    replace: bool = False
+    """Whether records that came from elsewhere are replaced."""
+
+    @property
+    def is_local(self) -> bool:
+        return not {"--profile", "--executor"} & {*self.flags}
+
+
+def run_sweep(sweep: Sweep) -> int:
+    """Run studies; return the exit status. Raises UserError for all that would stop them later."""
+    studies = check.load_and_check(sweep.studies, sweep.is_local)
+    with contextlib.nullcontext() if sweep.dry_run else only_sweep() as log:
+        studies = studies if sweep.dry_run else [write_commits(study) for study in studies]
+        stale = find_stale(studies)
+        print_reasons(studies, stale)
+        gpus = check.gpus(studies) if sweep.is_local else []
+        command = snakemake_command(studies, sweep, stale, len(gpus))
+        if log is None:
+            return subprocess.run([*command, "--dry-run"]).returncode
+        due = due_runs(studies, stale)
+        _set_clocks_back(studies)
+        seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
+        if seconds > LONG and sweep.is_local:
+            sweep_five_steps({study.name: study for study, *_ in due}, sweep)
+        environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
+        snakemake = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            is_stopped = not follow(snakemake, due, sweep.stop_after)
+        finally:  # its jobs end with it
+            if not sweep.is_local:
+                snakemake.send_signal(signal.SIGINT)  # on which it cancels them
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    snakemake.wait(CANCEL_TIMEOUT)
+            snakemake.kill()
+        if status := snakemake.wait():
+            if is_stopped:
+                print(f"stopped after {sweep.stop_after:g} hours, as asked; a rerun continues")
+                return TIME_UP
+            print_failures(Path(log.name))
+            return status
+    for study in studies:
+        summarise(study)
+    for paper in sorted({study.paper for study in studies}):
+        for said in (RUNS / f"paper-{paper}.txt", RUNS / f"record-{paper}.txt"):
+            print(said.read_text("utf-8") if said.is_file() else "", end="")
+    return 0
+
+
+@contextlib.contextmanager
+def only_sweep() -> Iterator[IO[bytes]]:
+    """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
+    that the lock holds until the last of them has ended, also when the sweep itself was killed.
+
+    Raises UserError naming the other sweep.
+    """
+    RUNS.mkdir(parents=True, exist_ok=True)
+    with (log := RUNS / "sweep.log").open("ab") as file:
+        until = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    other = log.read_text("utf-8", "replace").partition("\n")[0]
+                    message = f"another sweep, or what is left of one, is running here ({other})"
+                    raise UserError(f"{message}; wait for it to end") from None
+                time.sleep(0.1)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n".encode())
+        file.flush()
+        yield file
+
+
+def snakemake_command(
+    studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], n_gpus: int
+) -> list[str]:
+    """Write the call of Snakemake that makes what is missing and these stale results."""
+    command = [sys.executable, "-m", "snakemake", "-s", str(io.NOTEBOOKS / "Snakefile")]
+    # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
+    command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
+    # It reruns what is missing or forced; `find_stale` knows the rest, and files' times do not.
+    command += ["--rerun-triggers", "input"]
+    if sweep.jobs or sweep.is_local:
+        command += ["--jobs", str(sweep.jobs or n_gpus or os.cpu_count() or 1)]
+    command += ["--config", f"studies={','.join(study.name for study in studies)}"]
+    command += [f"replace={'--replace' if sweep.replace else ''}", *sweep.flags]
+    forced = [*stale, *(archived_file(study.name) for study in studies if sweep.replace)]
+    return command + (["--forcerun", *map(str, forced)] if forced else [])
+
+
+def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
+    """Sweep through 02, 03 and 04 with two arms, two seeds and five steps, in a temporary folder,
+    before hours are spent. Raises UserError where that fails."""
+    print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="check-") as name:
+        folder = Path(name)
+        (folder / "params").mkdir()
+        (folder / "data").symlink_to(io.output_root() / "data")
+        for study in studies.values():
+            text = check.shortened(study).model_dump_json(exclude={"commits"})
+            (folder / "params" / f"{study.name}.yaml").write_text(text, "utf-8")
+        command = [sys.executable, "-m", "lib.sweep.cli", *studies, "--until", "figures"]
+        command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
+        environment = os.environ | {io.OUTPUT: name}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
+
+
+def due_runs(studies: Iterable[Study], stale: Mapping[Path, str]) -> list[Run]:
+    """List the runs that are missing or stale."""
+    runs = [(study, arm, seed) for study in studies for arm in study.arms() for seed in study.seeds]
+    files = [result_file("02_train", study.name, arm.id, seed) for study, arm, seed in runs]
+    return [
+        run for run, file in zip(runs, files, strict=True) if file in stale or not file.is_file()
+    ]
+
+
+def find_stale(studies: Iterable[Study]) -> dict[Path, str]:
+    """Find each result that is there and does not count, with the reason and with what will be
+    done about it. Raises CorpusError."""
+    reasons: dict[Path, str] = {}
+    for study in studies:
+        for arm in study.arms():
+            for seed in study.seeds:
+                path = result_file("02_train", study.name, arm.id, seed)
+                reasons[path] = why_stale(study, arm, seed) if path.is_file() else ""
+        for name in SHARED:
+            path = result_file(name, study.name)
+            reasons[path] = _why_notebook_stale(name, study) if path.is_file() else ""
+    return {path: reason for path, reason in reasons.items() if reason}
+
+
+def why_stale(study: Study, arm: Arm, seed: int) -> str:
+    """Say why the result of a run does not count, naming the field with its new and its old value,
+    and what will be done about it; "" for one that counts."""
+    file, plan = result_file("02_train", study.name, arm.id, seed), load_plan(study)
+    corpus, commit = check.corpus_of(arm.config.corpus), study.commit_of(arm)
+    wanted = identity_fields(study, arm, seed) | {"plan": plan.hash if plan else None}
+    wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
+    wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
+    try:
+        result = RunResult.model_validate_json(file.read_bytes())
+        trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
+        was |= {name: trained.get(name) for name in ("plan", "seed", "code")}
+        was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
+        was["training code"] = trained["training_digest"]
+        was["measuring code"] = result.provenance["executed"]["measuring_digest"]
+    except (ValidationError, LookupError, TypeError):
+        return f"result.json cannot be read, or is of another version: {_MEASURED}"
+    # A field that came later is one that an arm's own code may lack.
+    was = _flat(RunConfig().model_dump()) | _flat(was.pop("config")) | was
+    for name, value in (_flat(wanted.pop("config")) | wanted).items():
+        if was.get(name) != value:
+            remedy = _MEASURED if name in _MEASURING else "trained anew"
+            return f"{name} is {_short(value)} and was {_short(was.get(name))}: {remedy}"
+    has_suite = result.status == "completed" and arm.config.evaluation.items_per_task != 0
+    if has_suite and result.suite_hash is None and has_harness():
+        return f"the suite was not asked for want of lm_eval: {_MEASURED}"
+    for name, hash_ in result.files.items():
+        if not (raw := file.with_name(name)).is_file() or sha256(raw) != hash_:
+            return f"{name} is missing or not as it was written: {_MEASURED}"
+    status = status_of(file.with_name("02_train.ipynb"))
+    if status["status"] != "completed":
+        return f"02_train.ipynb is {status['status']} ({status.get('reason')}): {_MEASURED}"
+    return ""
+
+
+def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{s}.{name}": value for s, fields in config.items() for name, value in fields.items()}
+
+
+def _short(value: Any) -> str:
+    """Write a value for a message; of a hash its beginning will do."""
+    return value[:12] if isinstance(value, str) and len(value) >= 40 else repr(value)
+
+
+def _why_notebook_stale(name: str, study: Study) -> str:
+    """Say why a notebook of the whole study is to be executed again."""
+    stamp = status_of(executed_notebook(name, study.name))
+    if stamp["status"] != "completed":
+        return f"its notebook is {stamp['status']}: executed again"
+    was, now = stamp.get("made_from", {}), made_from(name, study)
+    changed = [what for what in now if now[what] != was.get(what)]
+    return f"{' and '.join(changed)} changed: executed again" if changed else ""
+
+
+def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
+    """Say what will not be confirmatory though a plan names it, which records stay, and what is
+    stale and why."""
+    for study in studies:
+        plan, claim = load_plan(study), claim_status(study, load_plan(study))
+        if plan and study.name in plan.confirmatory and claim.reasons:
+            print(f"{claim}: what runs now will not be confirmatory")
+        if not is_replaceable(study.name):
+            print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
+    for path, reason in stale.items():
+        print(f"Stale: {relative(path)}: {reason}", flush=True)
+
+
+def _set_clocks_back(studies: Iterable[Study]) -> None:
+    """Give files whose clock was ahead the present time: Snakemake fails a job whose output is
+    older than its input."""
+    now = time.time()
+    for path in (path for study in studies for path in io.study_folder(study.name).rglob("*.json")):
+        if path.stat().st_mtime > now:
+            os.utime(path)
+
+
+def follow(snakemake: "subprocess.Popen[bytes]", due: list[Run], hours: float | None) -> bool:
+    """Show how far a sweep is until it ends; False where its time ends first. The time left is what
+    a step took until now, times the steps that are left."""
+    console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.fields[said]}")
+    progress, start, last = Progress(*columns, console=console), time.monotonic(), 0
+    runs = {io.run_folder(s.name, arm.id, seed): (arm, seed) for s, arm, seed in due}
+    steps = {folder: arm.config.training.iterations for folder, (arm, _) in runs.items()}
+    old, begun = {folder: _result_of(folder) for folder in runs}, sum(_steps(runs).values())
+    task = progress.add_task("", total=len(due), said="")
+    with progress if console.is_terminal and due else contextlib.nullcontext():
+        while (status := snakemake.poll()) is None:
+            elapsed = time.monotonic() - start
+            if hours and elapsed > hours * 3600:
+                return False
+            done = [folder for folder in runs if _result_of(folder) not in (None, old[folder])]
+            running = _steps(runs.keys() - done)
+            made = sum(steps[folder] for folder in done) + sum(running.values()) - begun
+            left = sum(steps.values()) - begun - made
+            line = f", {clock(elapsed / made * left)} left" if made > 0 and left > 0 else ""
+            names = (
+                f"{runs[f][0].id} seed {runs[f][1]} {n}/{steps[f]}" for f, n in running.items()
+            )
+            progress.update(task, completed=len(done), said=f"{line}  {' · '.join(names)}")
+            if not console.is_terminal and len(done) != last:
+                print(f"{len(done)}/{len(due)} runs{line}, {clock(elapsed)} elapsed", flush=True)
+            last = len(done)
+            time.sleep(0.5)
+    done = [folder for folder in runs if _result_of(folder) not in (None, old[folder])]
+    took = clock(time.monotonic() - start)
+    print(f"{len(done)}/{len(due)} runs in {took}" if due else "No run is missing or stale.")
+    return status is not None
+
+
+def _result_of(folder: Path) -> int | None:
+    """Return what tells a new result from the one before: each is a file of its own."""
+    file = folder / "result.json"
+    return file.stat().st_ino if file.is_file() else None
+
+
+def _steps(folders: Iterable[Path]) -> dict[Path, int]:
+    """Read how many steps each run without a result has made."""
+    steps = {}
+    for folder in (folder for folder in folders if _result_of(folder) is None):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            steps[folder] = int((folder / STEP_FILE).read_text("utf-8"))
+    return steps
+
+
+def clock(seconds: float) -> str:
+    """Write a time: seconds below a minute, else h:mm:ss."""
+    return f"{seconds:.0f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def print_failures(log: Path) -> None:
+    """Say what failed and why, by what jobs said in the log; else how the log ends."""
+    if shutil.disk_usage(RUNS).free < 10**6:
+        raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    for line in [line for line in lines if line.startswith("error: ")] or lines[-1:]:
+        print(f"FAILED {line.removeprefix('error: ')}", file=sys.stderr)
+    print(f"Not everything ran; a rerun tries again. Log: {relative(log)}", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""Checkpoints of one run, the last two kept, and a finished run's model, read back from them.
+
+A checkpoint is one file, `step-0000000100-<hash>.pt`, named by the SHA-256 of its content. It
+gets that name once it is on the disk. One whose content is not what its name says is set aside and
+named, and training goes on from the one before it.
+"""
+
+import hashlib
+import io
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from lib.config.code import train_key
+from lib.config.io import relative, run_folder, write_bytes
+from lib.config.schema import RunConfig
+from lib.config.study import Arm, Study, load_study
+from lib.config.yaml import HEADLESS, UserError
+from lib.data.text import Corpus, load_corpus
+from lib.results import Provenance, RunResult
+from lib.train.model import GPT, weights_digest
+
+State = dict[str, Any]
+"""All that a run needs to go on as if it had never stopped: tensors, numbers and texts. Among it:
+step, model (the weights by name) and provenance."""
+N_KEPT = 2
+
+
+def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
+    """Return where a run's folder keeps the checkpoints of this experiment, and of no other."""
+    return folder / "checkpoints" / provenance.identity[:16]
+
+
+def save(folder: Path, state: State) -> None:
+    """Write a checkpoint, and remove all but the last two."""
+    for leftover in folder.glob(".*"):  # of a process that was killed
+        leftover.unlink(missing_ok=True)
+    packed = io.BytesIO()
+    torch.save(state, packed)
+    content = packed.getvalue()
+    name = f"step-{state['step']:010d}-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    write_bytes(folder / name, content)
+    for former in sorted(folder.glob("step-*.pt"))[:-N_KEPT]:
+        former.unlink()
+
+
+def load(folder: Path) -> State | None:
+    """Read the last sound checkpoint; None without one. Each damaged one is named on one line."""
+    for path in sorted(folder.glob("step-*.pt"), reverse=True):
+        content = path.read_bytes() if path.is_file() else b""
+        if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
+            state: State = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return state
+        aside = path.rename(path.with_suffix(".damaged"))
+        line = f"Checkpoint {path.name} is damaged. It is not used, and kept as {aside.name}."
+        print(line, file=sys.stderr)  # in no record: it differs wherever a run is repeated
+    return None
+
+
+class UnfinishedError(UserError):
+    """A run without a result or without its final weights; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run with its final weights."""
+
+    result: RunResult
+    corpus: Corpus
+    model: GPT
+
+
+def finished_baseline(study: Study, arm: Arm, seed: int) -> FinishedRun | None:
+    """Read back the run of an arm's baseline, where somebody looks on and it has run; None
+    elsewhere, and for the baseline itself."""
+    if os.environ.get(HEADLESS) or arm.baseline == arm.id:
+        return None
+    with suppress(UnfinishedError):
+        return read_finished(study.name, arm.baseline, seed)
+    return None
+
+
+def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
+    """Read a run of `runs/` back, with the weights that its result was measured on.
+
+    Raises ConfigError for a study, arm or seed that does not exist, UnfinishedError for a run whose
+    result or weights are not there, and CorpusError where its corpus cannot be had.
+    """
+    design = load_study(study)
+    folder = run_folder(design.name, design.arm(arm).id, design.require_seed(seed))
+    name, command = f"{design.name}/{arm}/{seed}", f"./run_all.sh params/{design.name}.yaml"
+    try:
+        result = RunResult.model_validate_json((folder / "result.json").read_bytes())
+        provenance = Provenance.model_validate(result.provenance["trained"])
+    except (OSError, ValidationError, KeyError):
+        raise UnfinishedError(f"{name} has no result; {command} makes it") from None
+    if provenance.training_digest != train_key() and provenance.code:
+        raise UnfinishedError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
+    config = RunConfig.model_validate(result.config)
+    corpus = load_corpus(config.corpus)
+    model = GPT(config.model, corpus.vocab_size, None)
+    state = load(checkpoint_folder(folder, provenance))
+    if state is not None:
+        model.load_state_dict(state["model"], assign=True)
+    if state is None or weights_digest(model, all_weights=True) != result.final_weights:
+        raise UnfinishedError(
+            f"{name} has no checkpoint with its result's weights; delete {relative(folder)}, and "
+            f"{command} trains it again"
+        )
+    return FinishedRun(result, corpus, model)

@@ -1,0 +1,116 @@
+"""What happens inside a model: norms, cosines, residual stream, logits, AdamW's second moments, and
+gain and bias of the embedding normalization. A snapshot is one forward pass over a few windows,
+cheap enough to take while training.
+"""
+
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lib.train.model import GPT
+
+PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
+"""Parts of the model over which AdamW's second moments are averaged."""
+
+
+def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
+    """Join `n` windows of `block_size` characters, evenly spaced over `ids`, into (n, T + 1)."""
+    starts = np.linspace(0, len(ids) - block_size - 1, n).astype(int)
+    return torch.stack([ids[start : start + block_size + 1] for start in starts])
+
+
+def mean_cosine(vectors: Tensor) -> float:
+    """Mean cosine similarity over all pairs of different rows of (n, C). 1: all point one way.
+
+    With unit vectors u, the sum over pairs is |Σu|² - n, so no n × n matrix is needed.
+    """
+    unit = F.normalize(vectors.detach().double(), dim=-1)
+    n = len(unit)
+    return float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1)))
+
+
+@torch.no_grad()
+def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
+    """Describe the model on `windows` (n, T + 1) in one forward pass:
+
+    dev_loss (nats), embedding_norm (mean L2 at block 1), embedding_cosine (among token embeddings),
+    input_cosine (among inputs of block 1), residual_norm_<k> (mean L2 at the input of block k + 1;
+    the last is after all blocks), logit_max and logit_sd (mean over characters), and norm_gain and
+    norm_bias (means) where the embedding normalization has them.
+    """
+    windows = windows.to(model.transformer.wte.weight.device)
+    residual: list[Tensor] = []  # the stream (n, T, C) at the input of every block, then after all
+    with ExitStack() as hooks:
+        for reader in (*model.transformer.h, model.transformer.ln_f):
+            hooks.enter_context(
+                reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
+            )
+        hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
+    targets, loss, largest, spread = windows[:, 1:].flatten(), 0.0, 0.0, 0.0
+    for logits in model.logits_in_parts(hidden):  # (n, V)
+        target, targets = targets[: len(logits)], targets[len(logits) :]
+        share = len(logits) / len(hidden)
+        loss += share * float(F.cross_entropy(logits, target))
+        largest += share * float(logits.amax(dim=-1).mean())
+        spread += share * float(logits.std(dim=-1).mean())
+    norms = [float(stream.norm(dim=-1).mean()) for stream in residual]
+    affine = dict(model.transformer.emb_norm.named_parameters())
+    return {
+        "dev_loss": loss,
+        "embedding_norm": norms[0],
+        "embedding_cosine": mean_cosine(model.transformer.wte.weight),
+        "input_cosine": mean_cosine(residual[0].flatten(0, 1)),
+        **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
+        "logit_max": largest,
+        "logit_sd": spread,
+        **({"norm_gain": float(affine["weight"].mean())} if "weight" in affine else {}),
+        **({"norm_bias": float(affine["bias"].mean())} if "bias" in affine else {}),
+    }
+
+
+def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
+    """Cosine between the gradients of the mean loss on two sets of windows, each (n, T + 1), taken
+    `size` windows at a time.
+
+    Near 1, both ask for the same step, as on a smooth loss far from its noise. Unlike a gradient's
+    length it can be compared between models whose streams differ in scale.
+    """
+    return float(F.cosine_similarity(_gradient(model, one, size), _gradient(model, other, size), 0))
+
+
+def _gradient(model: GPT, windows: Tensor, size: int) -> Tensor:
+    """Gradient of the mean loss over all parameters, in one float64 vector."""
+    windows = windows.to(model.transformer.wte.weight.device)
+    parameters = list(model.parameters())
+    total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
+    for part in torch.split(windows, size):
+        logits = model(part[:, :-1]).float()  # (b, T, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
+        for added, gradient in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+            added += gradient * (len(part) / len(windows))
+    return torch.cat([gradient.flatten() for gradient in total])
+
+
+def parameter_group(name: str) -> str:
+    """Name the part of the model that a parameter belongs to, one of `PARAMETER_GROUPS`."""
+    parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
+    if parts[0] == "lm_head":  # a model whose output is not tied to its embeddings
+        return "lm_head"
+    group = parts[3] if parts[1] == "h" else parts[1]
+    return "ln" if group.startswith("ln_") else group
+
+
+def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
+    the model lacks, or that were not updated yet, are left out."""
+    sums: dict[str, list[float]] = {}
+    for name, parameter in model.named_parameters():
+        moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
+        if moment is not None:
+            total = sums.setdefault(parameter_group(name), [0.0, 0.0])
+            total[0] += float(moment.sum())
+            total[1] += moment.numel()
+    return {f"second_moment_{group}": total / n for group, (total, n) in sums.items()}

@@ -1,0 +1,120 @@
+"""A run's model as a folder that `transformers` loads as a GPT-2, without code of ours.
+
+GPT-2 has no layer between the embeddings and block 1. What is linear there is put into the
+embeddings; the output projection, which must stay as it is, then has weights of its own. The
+multiplier of attention and MLP goes into their last linear layers.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lib.config.io import atomic_write, write_json
+from lib.config.schema import ModelConfig
+from lib.config.yaml import ConfigError, UserError
+from lib.results import RunResult, history
+from lib.train.checkpoint import UnfinishedError, read_finished
+from lib.train.model import GPT
+
+_GPT2 = ModelConfig()
+_FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
+"""What a GPT-2 has as `ModelConfig` has it by default."""
+_LINEAR = ("none", "center", "scale", "grad_shrink")
+
+
+class InexpressibleError(UserError):
+    """A model that is no GPT-2; the message says why."""
+
+
+def export(name: str, folder: Path) -> None:
+    """Write the model of a run, named as STUDY/ARM/SEED, to a folder that does not exist yet.
+
+    Raises ConfigError for a name or a folder that will not do, InexpressibleError for a model that
+    is no GPT-2, and UnfinishedError for a run that diverged or has no weights.
+    """
+    study, arm, seed = [*name.split("/"), "", ""][:3]
+    if not seed.isdecimal() or name.count("/") != 2:
+        raise ConfigError(f"run: '{name}' names none; give STUDY/ARM/SEED, as final/none/0")
+    if folder.exists():
+        raise ConfigError(f"--to: {folder} exists, and nothing is replaced; name another")
+    run = read_finished(study, arm, int(seed))
+    if run.result.diverged_at is not None:
+        raise UnfinishedError(f"{name} diverged at step {run.result.diverged_at}: no model")
+    tokenizer = run.corpus.tokenizer
+    config = config_json(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
+    about_tokens = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.model.config.block_size,
+        "clean_up_tokenization_spaces": False,
+    }
+    if end := tokenizer.end_name:
+        about_tokens |= {"bos_token": end, "eos_token": end}
+    with atomic_write(folder) as temporary:
+        temporary.mkdir()
+        write_json(temporary / "config.json", config)
+        save_file(named_weights(run.model), temporary / "model.safetensors", {"format": "pt"})
+        (temporary / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
+        write_json(temporary / "tokenizer_config.json", about_tokens)
+        (temporary / "README.md").write_text(model_card(name, run.result), "utf-8")
+
+
+def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[str, Any]:
+    """Write a model's `config.json`; `end` is the id that ends a document.
+
+    Raises InexpressibleError for a model that is no GPT-2, with what it would have to be.
+    """
+    differing = [name for name in _FIXED if getattr(config, name) != getattr(_GPT2, name)]
+    if differing:
+        raise InexpressibleError(f"it is no GPT-2, which has another {', '.join(differing)}")
+    if config.embedding_norm not in _LINEAR:
+        raise InexpressibleError(
+            f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
+            f"weights of it act like one; only {', '.join(_LINEAR)} can be exported"
+        )
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "torch_dtype": "float32",
+        "vocab_size": vocab_size,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "n_positions": config.block_size,
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": config.mlp_ratio * config.n_embd,
+        "activation_function": "gelu",
+        "layer_norm_epsilon": 1e-5 * config.branch_multiplier**2,
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+        "tie_word_embeddings": config.tied and config.embedding_norm not in ("center", "scale"),
+    }
+
+
+@torch.no_grad()
+def named_weights(model: GPT) -> dict[str, Tensor]:
+    """Return the weights of a model that is a GPT-2, by the names that Hugging Face gives them."""
+    config, weights = model.config, {}
+    for name, tensor in model.state_dict().items():  # linear layers in blocks are transposed
+        linear = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+        factor = config.branch_multiplier if ".c_proj." in name else 1.0
+        weights[name] = (tensor.t() if linear else tensor).mul(factor).contiguous()
+    if config.embedding_norm in ("center", "scale"):
+        weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
+        read = ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]
+        for name in (f"transformer.{layer}.weight" for layer in read):
+            weights[name] = model.transformer.emb_norm(weights[name])
+    return weights
+
+
+def model_card(name: str, result: RunResult) -> str:
+    """Say what the model is, how to load it, what was measured of it and where it comes from."""
+    about = {"variant": result.variant, "parameters": result.parameters, "tokens": result.tokens}
+    about |= {"corpus_sha256": result.corpus_sha256, "weights_sha256": result.final_weights}
+    about |= {"trained": history(result.provenance)} | result.measures | result.config["model"]
+    table = "".join(f"| {key} | {value} |\n" for key, value in about.items())
+    load = "AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)"
+    header = "---\nlibrary_name: transformers\nlicense: mit\n---\n"
+    return f"{header}# {name}\n\nTo load it: `{load}`\n\n| | |\n|---|---|\n{table}"

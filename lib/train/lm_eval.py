@@ -1,0 +1,349 @@
+"""The LM-Eval harness: the adapter between it and a GPT, the task suite, and its own tasks.
+
+Of its stock tasks any may be asked by name that scores given texts, and any group: their
+definitions are the harness's, and their data what it downloads, or has before. So may tasks of
+one's own, from `include_path`.
+
+The adapter subclasses `LM`: `TemplateLM` would move white space from the end of a context to the
+continuation, but here a line break is a character like any other.
+"""
+
+import contextlib
+import io
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from itertools import groupby, takewhile
+from pathlib import Path
+from typing import Any, Never
+
+import datasets
+import numpy as np
+import pandas as pd
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
+from lm_eval.api.model import LM
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from lib.config.io import ROOT
+from lib.config.schema import EvaluationConfig, stock_measures
+from lib.config.yaml import ConfigError, suggest
+from lib.data.suite import read_suite
+from lib.data.text import Corpus
+from lib.train.model import GPT, KVCache
+
+Pair = tuple[list[int], list[int]]
+"""A context and its continuation, as ids; neither is empty."""
+_DRAWS = 1000
+"""Of the bootstrap, for metrics whose standard error has no formula."""
+_SEED = 1234
+"""Of the choice of solved examples: the harness's own default."""
+
+
+@torch.no_grad()
+def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[float, bool]]:
+    """Score each continuation after its context: the summed log-probability of its characters
+    (nats), and whether each of them was the most likely one.
+
+    What all contexts begin with, as the solved examples before each question of a task, is read
+    once, and then each context once, whatever continuations it has. Raises ValueError for a pair
+    whose last character stands beyond `block_size`.
+    """
+    device = model.transformer.wte.weight.device
+    by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, (context, _) in enumerate(pairs):
+        by_context[tuple(context)].append(i)
+    contexts = sorted(by_context, key=len)
+    columns = zip(*(context[:-1] for context in contexts), strict=False)
+    common = [ids[0] for ids in takewhile(lambda ids: len(set(ids)) == 1, columns)]
+    shared, scores = KVCache(), dict[int, tuple[float, bool]]()
+    if common:
+        model.hidden(torch.tensor([common], device=device), shared)
+    for batch in (contexts[k : k + batch_size] for k in range(0, len(contexts), batch_size)):
+        cache, end = shared.copy(), len(batch[0]) - 1  # as far as all of them are read together
+        rows = [row for row, context in enumerate(batch) for _ in by_context[context]]
+        if end > len(common):
+            model.hidden(torch.tensor([c[len(common) : end] for c in batch], device=device), cache)
+            cache.take(rows)
+        places = [i for context in batch for i in by_context[context]]
+        asked = [pairs[i] for i in places]
+        # The last character is predicted, never read. Padding comes after all that is used.
+        rests = [torch.tensor([*context, *choice][end:-1]) for context, choice in asked]
+        hidden = model.hidden(pad_sequence(rests, batch_first=True).to(device), cache)
+        lengths = [len(choice) for _, choice in asked]
+        predicting = [
+            h[len(r) - n : len(r)] for h, r, n in zip(hidden, rests, lengths, strict=True)
+        ]
+        targets = torch.tensor([target for _, choice in asked for target in choice], device=device)
+        log, greedy = [], []
+        for logits in model.logits_in_parts(torch.cat(predicting)):  # (n, V)
+            target, targets = targets[: len(logits)], targets[len(logits) :]
+            log.append(-F.cross_entropy(logits, target, reduction="none"))
+            greedy.append(logits.argmax(dim=-1) == target)
+        of_pairs = (torch.split(torch.cat(part).cpu(), lengths) for part in (log, greedy))
+        for i, logs, hits in zip(places, *of_pairs, strict=True):
+            scores[i] = float(logs.double().sum()), bool(hits.all())
+    return [scores[i] for i in range(len(pairs))]
+
+
+class CharacterLM(LM):  # type: ignore[misc]
+    """A GPT and the vocabulary of its corpus, as a language model of the harness.
+
+    A symbol that is not in the training part raises CorpusError. A context too long for
+    `block_size` loses its beginning, for each choice no more than it must, as by the harness's own
+    adapter `HFLM`; its question is then one of `overflows`.
+    """
+
+    def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
+        super().__init__()
+        self.model, self.corpus, self.batch_size = model, corpus, batch_size
+        self.overflows: set[tuple[str | None, int | None]] = set()
+        """Questions, by task and place in it, that were asked after a shortened context."""
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
+
+        An empty context becomes a line break. Raises ValueError for a continuation that is empty
+        or longer than `block_size`.
+        """
+        # Questions of one task, which stand together, share their solved examples.
+        return [
+            score
+            for _, task in groupby(requests, key=lambda request: request.task_name)
+            for score in score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
+        ]
+
+    def _pair(self, request: Instance) -> Pair:
+        context, choice = self.encode(*request.args)
+        block_size = self.model.config.block_size
+        if not 0 < len(choice) <= block_size:
+            raise ValueError(
+                f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
+                f"{block_size}, model.block_size: change the task, or train with a larger one"
+            )
+        room = block_size + 1 - len(choice)  # the last one is never read
+        if len(context) > room:
+            self.overflows.add((request.task_name, request.doc_id))
+        return context[-room:], choice
+
+    def encode(self, context: str, choice: str) -> Pair:
+        """Map a context and its continuation to ids."""
+        before = self.corpus.encode(context) if context else self.corpus.beginning
+        return before.tolist(), self.corpus.encode(choice).tolist()
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> Never:
+        raise NotImplementedError("see OUTPUT_TYPES")
+
+    def generate_until(self, requests: list[Instance]) -> Never:
+        raise NotImplementedError("see OUTPUT_TYPES")
+
+
+class TokenLM(CharacterLM):
+    """The adapter, writing context and continuation as the harness does for tokens of several
+    characters: as one text, in which white space before the continuation belongs to it."""
+
+    def encode(self, context: str, choice: str) -> Pair:
+        before = self.corpus.encode(context.rstrip()).tolist()
+        after = self.corpus.encode(context + choice)[len(before) :].tolist()
+        return before or self.corpus.beginning.tolist(), after
+
+
+OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
+"""The kinds of tasks that can be asked: others have texts generated, or scored as a whole."""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the harness's progress bars and logs out of notebooks."""
+    logging.getLogger("lm_eval").setLevel(logging.WARNING)
+    datasets.disable_progress_bars()
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def evaluate_suite(
+    model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
+) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`, of this
+    corpus and for its `block_size`. Raises ValueError without a suite. Return
+
+    - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
+      items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared
+      errors of the choices' probabilities, summed over choices; 0 is best);
+    - a row per question: task, shots, item (its place in the task's file), choice (the likeliest;
+      the first of equals) and correct;
+    - how many questions had their context shortened: none, of a suite for this `block_size`.
+    """
+    suite = read_suite(folder)
+    adapter = CharacterLM(model, corpus, batch_size)
+    described = {task["task"]: task for task in suite["tasks"]}
+    groups = [group for group, members in suite["groups"].items() if members]
+    results: dict[str, Any] = {"samples": {}}
+    if groups:
+        # Task files name their data by relative paths, so that a suite can be moved.
+        with contextlib.chdir(folder), quiet():
+            tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
+            # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
+            # request cache stays off: it cannot tell models apart.
+            results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
+    rows, items = [], []
+    for name, samples in results["samples"].items():
+        task, shots = name.removesuffix("_shot").rsplit("_", 1)
+        measures, chance = results["results"][name], described[task]["chance"]
+        rows.append(
+            {
+                "task": task,
+                "shots": int(shots),
+                "n": len(samples),
+                "accuracy": measures["acc,none"],
+                "stderr": measures["acc_stderr,none"],
+                "chance": chance,
+                "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
+                "brier": measures["brier_score,none"],
+            }
+        )
+        items.append(_item_table(task, int(shots), samples))
+    answers = pd.concat(items, ignore_index=True) if items else pd.DataFrame()
+    return pd.DataFrame(rows), answers, len(adapter.overflows)
+
+
+def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
+    rows = []
+    for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
+        log = [score for score, _ in sample["filtered_resps"]]
+        # Behind the choices of `acc_mutual_info` stand the same without a context.
+        choices = log[: len(log) // (1 + ("acc_mutual_info" in sample))]
+        answer = {"choice": int(np.argmax(choices)), "correct": bool(sample["acc"])}
+        rows.append({"task": task, "shots": shots, "item": sample["doc_id"], **answer})
+    return pd.DataFrame(rows)
+
+
+def require_tasks(config: EvaluationConfig, tested: Collection[str] = ()) -> None:
+    """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
+    data cannot be had, or this adapter does not fit it. Raise it also for a measure of `tested`
+    that none of the tasks gives."""
+    measures: list[str] = []
+    for name, task in _load(config)["tasks"].items():
+        if task.OUTPUT_TYPE not in OUTPUT_TYPES or getattr(task, "MULTIMODAL", False):
+            raise ConfigError(
+                f"evaluation.tasks: {name}: it asks for more than the likelihood of given texts; "
+                "leave it out"
+            )
+        shots = {_shots(task, number) for number in (*config.shots,) or (None,)}
+        measures += stock_measures(name, sorted(shots)) if _is_judged(task) else []
+    for measure in tested:
+        if measure not in measures:
+            raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
+
+
+def evaluate_tasks(
+    model: GPT, corpus: Corpus, config: EvaluationConfig, batch_size: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Ask a model stock tasks, with each number of shots; without any, with each task's own.
+
+    The first table has a row per task, group and metric: task, shots, metric, filter, value,
+    stderr, n (questions), task_version, and truncated (the share of a task's questions that were
+    asked after a shortened context). `all tasks` is the mean of the tasks' accuracies, each
+    counting the same. The second is as `SuiteResult.items`, for each task that has an accuracy.
+    """
+    tables, items = [], []
+    for number in (*config.shots,) or (None,):
+        adapter, tasks = TokenLM(model, corpus, batch_size), _load(config)
+        shots = {name: _shots(task, number) for name, task in tasks["tasks"].items()}
+        for name, task in tasks["tasks"].items():
+            task.set_config("num_fewshot", shots[name])
+            task.set_fewshot_seed(_SEED)
+        with quiet():
+            results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=_DRAWS)
+        table = pd.DataFrame(_rows(results, list(tasks["tasks"])))
+        shortened = Counter(task for task, _ in adapter.overflows)
+        tables.append(table.assign(truncated=table["task"].map(shortened) / table["n"]))
+        items += [
+            _item_table(name, shots[name], results["samples"][name])
+            for name, task in tasks["tasks"].items()
+            if _is_judged(task)
+        ]
+    answers = pd.concat(items).drop_duplicates(ignore_index=True) if items else pd.DataFrame()
+    return pd.concat(tables, ignore_index=True), answers
+
+
+def _shots(task: Any, number: int | None) -> int:
+    """Return how many solved examples stand before a question; None: as many as the task says."""
+    own = task.get_config("num_fewshot")
+    return int(own or 0) if own == 0 or number is None else number  # a task's own 0 is meant
+
+
+def _is_judged(task: Any) -> bool:
+    """Tell whether a task's accuracy is the share of right choices."""
+    return task.OUTPUT_TYPE in OUTPUT_TYPES and task.aggregation().get("acc") is mean
+
+
+def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for name, measures in results["results"].items():
+        for key, value in measures.items():
+            metric, _, kind = key.partition(",")
+            if not kind or metric.endswith("_stderr"):
+                continue
+            stderr = measures.get(f"{metric}_stderr,{kind}")
+            rows.append(
+                {
+                    "task": name,
+                    "shots": results["n-shot"].get(name),
+                    "metric": metric,
+                    "filter": kind,
+                    "value": float(value),
+                    "stderr": stderr if isinstance(stderr, float) else None,
+                    "n": results["n-samples"].get(name, {}).get("effective"),
+                    "task_version": str(results["versions"].get(name)),
+                }
+            )
+    accuracies = [row for row in rows if row["metric"] == "acc" and row["task"] in tasks]
+    if len(accuracies) > 1:
+        mean = sum(row["value"] for row in accuracies) / len(accuracies)
+        shots = {row["shots"] for row in accuracies}
+        common = shots.pop() if len(shots) == 1 else None
+        rows.append({"task": "all tasks", "shots": common, "metric": "acc", "value": mean})
+    return rows
+
+
+def _load(config: EvaluationConfig) -> dict[str, Any]:
+    """Load tasks with their data. Raises ConfigError."""
+    names, manager = config.tasks, _manager(config.include_path)
+    tasks = manager.all_tasks
+    for name in names:
+        if name not in tasks:
+            raise ConfigError(f"evaluation.tasks: {suggest(name, tasks).partition('; there')[0]}")
+    try:
+        with quiet():
+            loaded = dict(manager.load([task for name in names for task in _tasks(manager, name)]))
+    except Exception as error:  # whatever a task's code and its host raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ConfigError(
+            f"evaluation.tasks: {', '.join(names)} cannot be had: {reason}; download their data "
+            "once where there is a network, or leave them out"
+        ) from None
+    return loaded
+
+
+def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
+    """Load what a name stands for: a group, a task, or several."""
+    file = manager.task_index[name].yaml_path
+    # A task of one's own may name its data by a path beside its file.
+    with contextlib.chdir(Path(file).parent if file else "."):
+        loaded = manager.load([name])
+    return [loaded["groups"][name]] if name in loaded["groups"] else loaded["tasks"].values()
+
+
+@lru_cache(maxsize=1)
+def _manager(include_path: str | None) -> TaskManager:
+    """Index the harness's tasks, which takes seconds, and those of one's own."""
+    # The bootstrap would else fork a kernel that holds threads.
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    return TaskManager(include_path=include_path and ROOT / include_path)

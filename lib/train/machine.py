@@ -1,0 +1,188 @@
+"""The machine under a run: device, precision, determinism, and one random stream per purpose."""
+
+import hashlib
+import os
+import platform
+import resource
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from lib.config.code import code_state
+from lib.config.schema import MACHINE_SETTINGS, Machine, RunConfig
+from lib.config.yaml import ConfigError
+from lib.results import MachineFacts
+
+# Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+GPU_EVALUATION = 32_768
+"""Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_HOPPER = {"fp32": 67e12, "bf16": 989e12, "fp16": 989e12}
+PEAK_FLOPS = {
+    "Tesla T4": {"fp32": 8.1e12, "fp16": 65e12},
+    "A100": {"fp32": 19.5e12, "bf16": 312e12, "fp16": 312e12},
+    "H100 80GB HBM3": _HOPPER,
+    "H200": _HOPPER,
+}
+"""Part of a GPU's name in torch → FLOP/s of dense matrix products by precision, without TF32, by
+its data sheet."""
+
+
+def choose_device(requested: str) -> str:
+    """Resolve `auto` to CUDA where it can do arithmetic, and else to the CPU: some GPUs report
+    themselves available and then cannot run a kernel (a P100 under a build without sm_60).
+
+    Raises ConfigError when a device asked for by name does not work.
+    """
+    for device in ("cuda", "cpu") if requested == "auto" else (requested,):
+        try:
+            (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).sum().item()
+        except (RuntimeError, AssertionError):  # no such device, no CUDA
+            continue
+        return device
+    raise ConfigError(
+        f"machine.device: '{requested}' does not work on this machine; use auto or cpu"
+    )
+
+
+def prepare(config: RunConfig) -> Machine:
+    """Choose the device, pin threads, make every operation deterministic or an error, and resolve
+    what the settings leave to the machine.
+
+    Raises ConfigError for a device, precision or compiler that this machine lacks.
+    """
+    settings = config.machine
+    device = choose_device(settings.device)
+    native_bf16 = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    if config.training.precision == "bf16" and not native_bf16:
+        raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
+    torch.set_num_threads(settings.threads)
+    torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    if settings.compile:
+        try:
+            torch.compile(torch.neg)(torch.ones(8, device=device))
+        except Exception as error:  # of dynamo, inductor, Triton or the compiler
+            raise ConfigError(
+                f"machine.compile: torch.compile does not work on this machine "
+                f"({type(error).__name__}); install a C++ compiler, on a GPU Triton, or set it to "
+                "false"
+            ) from None
+    batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
+    devices = max(1, count_devices(device)) if device == "cuda" else 1
+    fitting = [n for n in range(1, devices + 1) if batch_size % (n * least) == 0]
+    processes = settings.processes or max(fitting)
+    share = batch_size // processes
+    if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
+        sequences, windows = next(size for size in (4, 3, 2, 1) if share % size == 0), 8
+    else:
+        sequences, windows = share, min(256, max(1, GPU_EVALUATION // config.model.block_size))
+    resolved = {
+        "device": device,
+        "micro_batch_size": settings.micro_batch_size or sequences,
+        "evaluation_batch_size": settings.evaluation_batch_size or windows,
+        "processes": processes,
+    }
+    return Machine.model_validate(settings.model_dump() | resolved)
+
+
+def describe(machine: Machine) -> MachineFacts:
+    """Name all of a machine that may change a number."""
+    cuda = machine.device == "cuda"
+    return MachineFacts(
+        **machine.model_dump(include=set(MACHINE_SETTINGS)),
+        device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
+        vector_level=torch.backends.cpu.get_cpu_capability(),
+        cores=os.cpu_count(),
+        platform=f"{platform.system()} {platform.machine()}",
+    )
+
+
+def _cpu_name() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def package_versions() -> dict[str, str | None]:
+    """Name the versions of what computes; None of what is missing, as on a Kaggle image."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def execution_environment(machine: Machine) -> dict[str, Any]:
+    """Name what executes: code, machine and versions."""
+    return {**code_state(), "machine": describe(machine), "packages": package_versions()}
+
+
+def count_devices(kind: str) -> int:
+    """Count the processes that find a device of their own: GPUs, or on a CPU cores."""
+    return torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
+
+
+def require_devices(machine: Machine) -> None:
+    """Raise ConfigError for more processes than there are devices."""
+    devices = count_devices(machine.device)
+    if machine.processes > devices:
+        raise ConfigError(
+            f"machine.processes: {machine.processes} is more than the {devices} "
+            f"{'cores' if machine.device == 'cpu' else 'devices'} of this machine; use auto or at "
+            f"most {devices}"
+        )
+
+
+def peak_flops(device_name: str, precision: str, device: str) -> float:
+    """Return a device's FLOP/s: by its data sheet, or else in a large matrix product."""
+    for name, peaks in PEAK_FLOPS.items():
+        if name in device_name and precision in peaks:
+            return peaks[precision]
+    size, seconds = 1024 if device == "cpu" else 8192, []
+    square = torch.ones(size, size, device=device, dtype=DTYPES[precision])
+    for _ in range(4):
+        start = time.perf_counter()
+        (square @ square)[0, 0].item()  # a number on the CPU ends the clock on every device
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
+
+
+def peak_memory(device: str) -> int:
+    """Most bytes held at once so far: by tensors on a GPU, elsewhere by the whole process."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
+
+
+def autocast(precision: str, device: str) -> AbstractContextManager[object]:
+    """Return the context in which the forward pass runs at this precision."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device, dtype=DTYPES[precision])
+
+
+def random_stream(seed: int, purpose: str) -> torch.Generator:
+    """Return a CPU generator of its own for one seed and purpose, so that drawing from one
+    (sampling text, say) never shifts another (the order of batches)."""
+    return torch.Generator().manual_seed(derive_seed(seed, purpose))
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """Return 63 bits that follow from a seed and a purpose."""
+    key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return int.from_bytes(key[:8], "big") >> 1

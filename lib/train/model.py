@@ -1,0 +1,402 @@
+"""The GPT and its embedding normalizations. Reads top to bottom; shapes in comments.
+
+B = batch, T = time (characters), P = characters read before, C = n_embd, V = vocabulary size,
+H = heads, D = C / H.
+
+Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
+`transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
+ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
+By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
+
+ROTARY_BASE = 10_000.0
+RMS_EPS = 1e-6
+LOGITS_AT_ONCE = 2**24
+"""How many a reader of a trained model makes at once. Those of all positions of a batch would be
+gigabytes with 50,000 tokens, and what is made of them takes a few times their memory."""
+
+
+class Center(nn.Module):
+    """Subtract each token's mean over its features: the centring half of LayerNorm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=-1, keepdim=True)
+
+
+class Scale(nn.Module):
+    """Multiply by a constant that brings the RMS at initialisation to `rms`, without normalizing.
+
+    Token and position embeddings are independent, so the expected RMS of their sum is
+    `sqrt(embedding_std² + position_std²)`.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        alone = config.positions == "rotary" or config.embedding_norm_on == "token"
+        initial = math.hypot(config.embedding_std, 0.0 if alone else config.position_std)
+        self.factor = config.embedding_rms / initial
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class GradShrink(nn.Module):
+    """Keep the value and pass back only a share of its gradient (GLM-130B, arXiv 2210.02414)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return GRADIENT_SHARE * x + (1 - GRADIENT_SHARE) * x.detach()
+
+
+def embedding_normalization(config: ModelConfig) -> nn.Module:
+    """Return the layer between the embeddings and block 1.
+
+    A variant also needs a name in `EmbeddingNorm` and a look in `lib.figures.style`.
+    """
+    match config.embedding_norm:
+        case "none":
+            return nn.Identity()
+        case "layernorm":  # Ba et al. 2016, arXiv 1607.06450
+            return nn.LayerNorm(config.n_embd, eps=1e-5, bias=config.bias)
+        case "rmsnorm":  # Zhang & Sennrich 2019, arXiv 1910.07467; gain, no bias
+            gain = config.norm != "rmsnorm"
+            return nn.RMSNorm(config.n_embd, eps=RMS_EPS, elementwise_affine=gain)
+        case "center":
+            return Center()
+        case "scale":
+            return Scale(config)
+        case "grad_shrink":
+            return GradShrink()
+
+
+class KVCache:
+    """Keys and values of the characters read so far; every call of the model extends it.
+
+    What was read of one text can be continued by a batch of texts.
+    """
+
+    def __init__(self) -> None:
+        self._layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def length(self) -> int:
+        return next((keys.shape[2] for keys, _ in self._layers.values()), 0)
+
+    def copy(self) -> "KVCache":
+        """Return a cache that can be continued without extending this one."""
+        result = KVCache()
+        result._layers = dict(self._layers)
+        return result
+
+    def take(self, rows: list[int]) -> None:
+        """Continue these texts of the batch, each as often as it is named."""
+        for layer, (keys, values) in self._layers.items():
+            self._layers[layer] = keys[rows], values[rows]
+
+    def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append a layer's keys and values (B, H, T, D); return all, (B, H, P + T, D)."""
+        if layer in self._layers:
+            past = [part.expand(len(keys), -1, -1, -1) for part in self._layers[layer]]
+            keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
+        self._layers[layer] = keys, values
+        return keys, values
+
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine of the angles by which each position turns each pair of features."""
+
+
+def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
+    """Return the rotation of positions (T,): (T, D/2) each (Su et al. 2021, arXiv 2104.09864)."""
+    exponents = torch.arange(0, head_size, 2, dtype=dtype, device=positions.device) / head_size
+    angles = positions[:, None].to(dtype) / ROTARY_BASE**exponents
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos_sin: Rotation) -> Tensor:
+    """Turn queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
+    (cos, sin), (first, second) = cos_sin, x.chunk(2, dim=-1)
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
+
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_head = config.n_head
+        self.qk_norm, self.dropout = config.qk_norm, config.dropout
+        # query, key and value in one
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None, cache: KVCache | None, cos_sin: Rotation | None
+    ) -> Tensor:
+        B, T, C = x.shape
+        heads = (B, T, self.n_head, C // self.n_head)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=-1))
+        if cos_sin is not None:
+            q, k = rotate(q, cos_sin), rotate(k, cos_sin)
+        if self.qk_norm:
+            q, k = (F.rms_norm(part, part.shape[-1:], eps=RMS_EPS) for part in (q, k))
+        if cache is not None:
+            k, v = cache.extend(self, k, v)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=mask is None)
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.squared = config.activation == "relu2"
+        self.c_fc = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.c_fc(x)
+        return self.c_proj(F.relu(x).square() if self.squared else F.gelu(x))  # type: ignore[no-any-return]
+
+
+def pre_norm(config: ModelConfig) -> nn.Module:
+    """Return a normalization that reads the residual stream. With a stream and branches s times as
+    large and eps s² times, it gives the same output, so the model is the same function."""
+    grown = config.branch_multiplier**2
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd, eps=RMS_EPS * grown, elementwise_affine=False)
+    return nn.LayerNorm(config.n_embd, eps=1e-5 * grown, bias=config.bias)
+
+
+def dropout(config: ModelConfig) -> nn.Module:
+    """Return the layer that drops out features; without dropout it is no operation at all."""
+    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+
+class Block(nn.Module):
+    """Pre-LN: normalize, transform, add (Xiong et al. 2020, arXiv 2002.04745)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.branch_multiplier = config.branch_multiplier
+        self.ln_1 = pre_norm(config)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = pre_norm(config)
+        self.mlp = MLP(config)
+        self.dropout = dropout(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        cos_sin: Rotation | None = None,
+    ) -> Tensor:
+        x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, cos_sin))
+        return x + self._scaled(self.mlp(self.ln_2(x)))
+
+    def _scaled(self, branch: Tensor) -> Tensor:
+        branch = self.dropout(branch)
+        return branch if self.branch_multiplier == 1 else branch * self.branch_multiplier
+
+
+class Transformer(nn.Module):
+    """The layers of a GPT, by the names that GPT-2 gives them."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(vocab_size, config.n_embd)
+        if config.positions == "learned":
+            self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.emb_norm = embedding_normalization(config)
+        self.config = config
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = pre_norm(config)
+        self.dropout = dropout(config)
+
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        """Map character ids (B, T) at positions start, start + 1, … to the input of block 1
+        (B, T, C)."""
+        x = self.wte(ids)
+        if self.config.embedding_norm_on == "token":
+            x = self._normalized(x)
+        if self.config.positions == "learned":
+            x = x + self.wpe(torch.arange(start, start + ids.shape[1], device=ids.device))
+        return x if self.config.embedding_norm_on == "token" else self._normalized(x)
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        x = self.emb_norm(x)
+        normalizes = self.config.embedding_norm in ("layernorm", "rmsnorm")  # `scale` has it inside
+        return x * self.config.embedding_rms if normalizes and self.config.embedding_rms != 1 else x
+
+
+class GPT(nn.Module):
+    """A decoder-only Pre-LN Transformer over characters.
+
+    All weights are drawn from `generator` in one fixed order. The embedding normalization draws
+    none, so all variants of a seed start from the same numbers. Without a generator the model has
+    shapes and no weights. It is made to be read from (`eval`); training says `train`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, vocab_size: int, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        with torch.device("meta"):  # no values yet, so torch's global generator is not touched
+            self.transformer = Transformer(config, vocab_size)
+            if not config.tied:  # drawn last, so all other weights are those of a tied model
+                self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        self.config = config
+        if generator is not None:
+            self.to_empty(device="cpu")
+            self._initialise(generator)
+        self.eval()
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Initialise as GPT-2: N(0, 0.02²), residual projections over sqrt(2 n_layer), biases 0,
+        gains 1."""
+        config = self.config
+        residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
+        stds = {
+            "transformer.wte.weight": config.embedding_std,
+            "transformer.wpe.weight": config.position_std,
+            "lm_head.weight": config.head_std,
+        }
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:  # a spread of 0 draws its numbers too: the rest stays the same
+                std = residual_std if name.endswith("c_proj.weight") else WPE_STD
+                parameter.normal_(0.0, stds.get(name, std), generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+    def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. The
+        text continues what `cache` has read, and extends it.
+
+        Raises ValueError when the text is longer than `block_size`.
+        """
+        return self.logits(self.hidden(ids, cache))
+
+    def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Map character ids (B, T) to what the logits are made of, (B, T, C), as `forward` says."""
+        net, config = self.transformer, self.config
+        start = 0 if cache is None else cache.length
+        end = start + ids.shape[1]
+        if end > config.block_size:
+            raise ValueError(
+                f"the text is {end} characters long and model.block_size is "
+                f"{config.block_size}: shorten it, or train with a larger block_size"
+            )
+        x = net.dropout(net.embed(ids, start))  # (B, T, C)
+        cos_sin = None
+        if config.positions == "rotary":
+            positions = torch.arange(start, end, device=ids.device)
+            cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
+        mask = None  # attention is causal by itself, unless something was read before
+        if start:
+            seen = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
+            mask = torch.zeros_like(seen, dtype=x.dtype).masked_fill(~seen, -math.inf)
+        for block in net.h:
+            x = block(x, mask, cache, cos_sin)
+        return net.ln_f(x)  # type: ignore[no-any-return]
+
+    def recompute_activations(self) -> None:
+        """Keep only the inputs of blocks in the forward pass; the backward pass computes the rest
+        again, with the same draws of dropout (Chen et al. 2016, arXiv 1604.06174)."""
+        random = self.config.dropout > 0
+        for block in self.transformer.h:
+            block.forward = partial(
+                checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random
+            )
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Map what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
+        output = self.transformer.wte if self.config.tied else self.lm_head
+        logits, cap = F.linear(hidden, output.weight), self.config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def logits_in_parts(self, hidden: Tensor) -> Iterator[Tensor]:
+        """Yield the logits of rows (N, C) in fp32, as many rows at a time as `LOGITS_AT_ONCE`
+        allows: (n, V)."""
+        rows_at_once = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
+        for rows in torch.split(hidden, rows_at_once):
+            yield self.logits(rows).float()
+
+    @torch.no_grad()
+    def generate(
+        self, ids: Tensor, n: int, generator: torch.Generator, temperature: float = 1.0
+    ) -> Tensor:
+        """Continue `ids` (B, T) by `n` sampled characters; return (B, T + n). The lower the
+        temperature, the likelier are those that are likely anyway.
+
+        Raises ValueError for a temperature that is not positive.
+        """
+        if temperature <= 0:
+            raise ValueError(f"temperature {temperature}: must be above 0; 0.01 is nearly greedy")
+        cache, ids = KVCache(), ids.to(self.transformer.wte.weight.device)
+        for _ in range(n):
+            if ids.shape[1] > self.config.block_size:
+                cache = KVCache()  # the window slides: every character in it gets a new position
+            unread = ids[:, cache.length :][:, -self.config.block_size :]
+            logits = self(unread, cache=cache)[:, -1].float() / temperature  # (B, V)
+            probabilities = logits.softmax(dim=-1).cpu()  # one generator on every device
+            chosen = torch.multinomial(probabilities, 1, generator=generator).to(ids.device)
+            ids = torch.cat((ids, chosen), dim=1)
+        return ids
+
+
+def weights_digest(model: GPT, all_weights: bool = False) -> str:
+    """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
+    unless `all_weights`."""
+    result = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if all_weights or not name.startswith("transformer.emb_norm"):
+            result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return result.hexdigest()
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trainable parameters; shared ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def flops_per_token(config: ModelConfig, vocab_size: int, parameters: int) -> float:
+    """Operations that one token of training needs: 6 N + 12 L H Q T (Chowdhery et al. 2022, arXiv
+    2204.02311, appendix B), with L layers, H heads of size Q and T tokens of context. N is without
+    the embeddings that are only looked up, since no product is taken with them."""
+    positions = config.block_size if config.positions == "learned" else 0
+    looked_up = config.n_embd * (positions + (0 if config.tied else vocab_size))
+    return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * config.block_size
+
+
+def optimizer_groups(
+    model: GPT, weight_decay: float, embedding_ratio: float = 1.0
+) -> list[dict[str, Any]]:
+    """Split the parameters into AdamW's groups: weight matrices inside blocks decay; embeddings,
+    norm gains and biases do not. `ratio` is what a step multiplies a group's learning rate by;
+    other than 1, token and position embeddings are a group of their own."""
+    matrices, rest, embeddings = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and name.startswith("transformer.h."):
+            matrices.append(parameter)
+        elif embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe")):
+            embeddings.append(parameter)
+        else:
+            rest.append(parameter)
+    groups = [(matrices, weight_decay, 1.0), (rest, 0.0, 1.0), (embeddings, 0.0, embedding_ratio)]
+    return [
+        {"params": parameters, "weight_decay": decay, "ratio": ratio}
+        for parameters, decay, ratio in groups
+        if parameters
+    ]

@@ -1,0 +1,469 @@
+"""One run: step, trace, checkpoint, resume, divergence.
+
+A run killed at any instant continues from its last checkpoint to bit-identical weights (CPU).
+Initial weights, batches and evaluation draw from separate generators, so neither the variant nor
+the evaluation cadence changes what is trained on.
+"""
+
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from filelock import FileLock
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from lib.config.code import git_state, train_key
+from lib.config.io import write_json
+from lib.config.plan import read_plan
+from lib.config.schema import ModelConfig, RunConfig, TrainingConfig
+from lib.config.study import Arm, Study
+from lib.config.yaml import ConfigError
+from lib.data.text import Corpus, sample_batch
+from lib.results import Provenance
+from lib.train import checkpoint, machine
+from lib.train.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
+from lib.train.machine import random_stream
+from lib.train.model import GPT, optimizer_groups, weights_digest
+
+COLUMNS = (
+    *("step", "loss", "learning_rate", "grad_norm", "tokens"),
+    *("second_moment_mean", "second_moment_max", "seconds"),
+)
+READ_EVERY = 10
+"""Steps after which the host reads what the device noted, unless it must earlier."""
+OVERFLOWS = 20
+"""Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
+divergence."""
+Row = dict[Any, Any]
+Report = Callable[[Row, Row | None], None]
+"""Called for every step, some steps at a time, with its row of the trace and, where the dev curve
+has a point there, that point: for a log or a curve that grows while it trains."""
+
+
+def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
+    """Write down what a run is about to be trained with.
+
+    Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
+    an arm of other code than that at hand.
+    """
+    commit = study.commit_of(arm)
+    if commit and commit != git_state().get("code"):
+        raise ConfigError(
+            f"arm {arm.id} is trained by other code than that at hand, of commit "
+            f"{commit[:12]}: ./run_all.sh params/{study.name}.yaml trains it by its own"
+        )
+    plan = read_plan(study.plan) if study.plan else None
+    return Provenance(
+        study=study.name,
+        arm=arm.id,
+        seed=seed,
+        plan=plan.hash if plan else None,
+        training_digest=train_key(),
+        corpus_sha256=corpus.sha256,
+        tokenizer_sha256=corpus.tokenizer.sha256,
+        parameters=arm.config.model_dump(exclude={"machine"}),
+        **machine.execution_environment(machine.prepare(arm.config)),
+    )
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Learning rate of update `step` (0 …): constant, or linear warm-up and then a cosine that
+    ends at `final_learning_rate_ratio` with the last update, unless that is its only one."""
+    if config.schedule == "constant":
+        return config.learning_rate
+    if step < config.warmup_iterations:
+        return config.learning_rate * (step + 1) / config.warmup_iterations
+    length = max(1, config.iterations - 1 - config.warmup_iterations)
+    progress = (step - config.warmup_iterations) / length
+    floor = config.final_learning_rate_ratio
+    return config.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def train(
+    config: RunConfig,
+    corpus: Corpus,
+    provenance: Provenance,
+    folder: Path,
+    report: Report = lambda *_: None,
+) -> "Trainer":
+    """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
+    the weights stands in `provenance.json` before the first step.
+
+    Ctrl-C, or a notebook's stop, lets the step at hand end and keeps what there is: the run comes
+    back unfinished, and training it again continues it.
+
+    Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
+    that this machine lacks, ValueError for the provenance of another run, and LostProcessError when
+    one of several processes ends early. A loss or gradient that is not finite ends training: see
+    `diverged_at`.
+    """
+    actual = (config.model_dump(exclude={"machine"}), corpus.sha256)
+    if actual != (provenance.parameters, provenance.corpus_sha256):
+        raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
+        run = Trainer(config, corpus, provenance, folder)
+        run.from_checkpoint = run.finished
+        write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
+        if run.machine.processes > 1 and not run.finished:
+            from lib.train.distributed import launch
+
+            machine.require_devices(run.machine)
+            launch(config, run.machine, run.provenance, folder, report)
+            run.load()
+        run.training_loop(report)
+    if not run.finished:
+        n = config.training.iterations
+        print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
+    return run
+
+
+class Trainer:
+    """The moving parts of one run, and when it is trained what it left: a model, and how it came
+    about. All that a checkpoint must hold is an attribute here.
+
+    With a process group, several processes train the run together (Li et al. 2020, arXiv
+    2006.15704). They stay equal to the bit: all draw the same batches, each takes its rows of
+    them, and all apply the same mean gradient. The first of them writes.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        provenance: Provenance,
+        folder: Path,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        corpus.require_length(config.model.block_size)
+        self.config, self.corpus, self.provenance = config, corpus, provenance
+        training, seed = config.training, provenance.seed
+        self.machine = machine.prepare(config)
+        self.device = self.machine.device  # of several GPUs, each process has made one its own
+        self.group = group
+        self.rank, self.processes = (dist.get_rank(group), group.size()) if group else (0, 1)
+        model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
+        self.initial_weights = weights_digest(model)
+        """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
+        seed."""
+        self.model = model.to(self.device)
+        if self.machine.activation_checkpointing:
+            self.model.recompute_activations()
+        self.forward: nn.Module = self.model
+        if group:
+            self.forward = DistributedDataParallel(self.model, process_group=group)
+        if self.machine.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        ratio = training.embedding_learning_rate_ratio
+        self.optimizer = torch.optim.AdamW(
+            optimizer_groups(self.model, training.weight_decay, ratio),
+            lr=training.learning_rate,
+            betas=(training.beta1, training.beta2),
+            eps=training.eps,
+            fused=True,
+        )
+        self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
+        self.batch_stream = random_stream(seed, "batches")
+        self.dev = evenly_spaced_windows(
+            corpus.dev, config.evaluation.dev_windows, config.model.block_size
+        )
+
+        self.step = 0
+        self.batches = ""
+        """SHA-256 chained over all batches drawn: equal across arms of a seed."""
+        self.diverged_at: int | None = None
+        """Step whose loss or gradient was not finite, or after the last step the dev loss."""
+        self.resumed_at: list[int] = []
+        """Steps at which a run that was stopped was taken up again."""
+        self.from_checkpoint = False
+        """Whether training was complete before this execution."""
+        self.rows: list[Row] = []
+        self.points: list[Row] = []
+        self.stretches: list[dict[str, Any]] = []
+        """Which steps were made on which machine, in order, as `lib.results.Stretch` says; one for
+        a run that stayed on one."""
+        self.peak_memory = 0
+        """Bytes, of the process that needed them; see `lib.train.machine.peak_memory`."""
+        self.unread: list[tuple[Row, str, Tensor]] = []
+        """Of the steps since the host last looked: what it knows, batches, and what is on the
+        device."""
+        self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
+        self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
+        """Updates in a row that fp16 skipped."""
+        self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
+        self.load()
+        if group:  # after its first backward pass DDP orders gradients, and sums, anew: a resumed
+            # run must have the order of one that never stopped
+            shape = self.machine.micro_batch_size, config.model.block_size
+            nothing = torch.zeros(shape, dtype=torch.long, device=self.device)
+            self.forward(nothing).sum().backward()
+            self.optimizer.zero_grad(set_to_none=True)
+
+    @property
+    def finished(self) -> bool:
+        return self.step == self.config.training.iterations or self.diverged_at is not None
+
+    @property
+    def trace(self) -> pd.DataFrame:
+        """A row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
+        over all parameters, before clipping), tokens (so far), second_moment_mean and
+        second_moment_max (AdamW's v over all parameters), seconds (of that step alone); with fp16
+        also skipped (whether the update overflowed, and then there is no grad_norm)."""
+        skipped = ["skipped"] if self.scaler.is_enabled() else []
+        return pd.DataFrame(self.rows, columns=[*COLUMNS, *skipped])
+
+    @property
+    def curve(self) -> pd.DataFrame:
+        """A row per evaluation: step (0 = untrained), what `lib.train.diagnostics.snapshot` and
+        `second_moments` say, gradient_cosine (between two fixed sets of dev windows), seconds."""
+        return pd.DataFrame(self.points)
+
+    def training_loop(self, report: Report) -> None:
+        """Train from where the run stands to its end, or to an interrupt."""
+        if not self.points:
+            self.evaluate()
+        with defer_interrupts(self.group is None) as interrupted:
+            while not self.finished:
+                self.training_step()
+                stop = interrupted.is_set()
+                evaluates = self.step % self.config.evaluation.interval == 0
+                saves = self.step % self.config.machine.checkpoint_interval == 0
+                looks = evaluates or saves or stop or len(self.unread) == READ_EVERY
+                if not (self.finished or looks):
+                    continue
+                rows, point = self.read_notes(), None  # which may find that it diverged
+                if self.finished or evaluates:
+                    point = self.evaluate()
+                if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
+                    self.diverged_at = self.step  # the last update, which no loss came after
+                if self.finished or stop or saves:
+                    self.save()
+                for row in rows:
+                    report(row, point if row is rows[-1] else None)
+                if stop:
+                    return
+
+    def training_step(self) -> None:
+        """Make one update: draw, forward, backward, clip, update, note.
+
+        Nothing here waits for the device. An update that is not finite is skipped there, and so is
+        every one after it, until the host reads the notes.
+        """
+        started, training, model = time.perf_counter(), self.config.training, self.config.model
+        rate = learning_rate(training, self.step)
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate * parameters["ratio"]
+        x, y = self.next_batch()  # (b, T) each: the rows of this process
+        if model.dropout:  # the same in every arm, and after a resumption
+            purpose = f"dropout/{self.step}/{self.rank}"
+            torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
+            self.model.train()
+
+        # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
+        size = self.machine.micro_batch_size
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for start in range(0, len(x), size):
+            alone = self.group is None or start + size == len(x)  # the last sum is shared
+            with nullcontext() if alone else self.forward.no_sync():  # type: ignore[operator]
+                with machine.autocast(training.precision, self.device):
+                    logits = self.forward(x[start : start + size])  # (b, T, V)
+                    targets = y[start : start + size].flatten()
+                    part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
+                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
+            loss += part.detach()
+        if self.group is not None:
+            dist.all_reduce(loss, group=self.group)
+            loss /= self.processes
+        self.model.eval()
+
+        # Clip, after the norm is noted.
+        self.scaler.unscale_(self.optimizer)
+        gradients = [p for p in self.model.parameters() if p.grad is not None]
+        norm = get_total_norm([p.grad for p in gradients if p.grad is not None])
+        if training.gradient_clip is not None:
+            clip_grads_with_norm_(gradients, training.gradient_clip, norm)
+
+        # Update, unless something is not finite.
+        skipped = diverged = ~(loss + norm < torch.inf)  # NaN is not below it either
+        if self.scaler.is_enabled():  # fp16 may overflow, and then lowers its scale
+            self.overflows = (self.overflows + 1) * skipped
+            diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
+        self.stopped |= diverged
+        found_inf = (self.stopped | skipped).to(torch.float32)
+        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+        self.optimizer.step()  # which leaves everything as it is where that is 1
+        if self.scaler.is_enabled():
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+        # Note, on the device, what a row of the trace needs.
+        self.step += 1
+        moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
+        total = torch.stack(torch._foreach_norm(moments, 1)).sum()
+        largest = torch.stack(torch._foreach_max(moments)).max()
+        notes = [loss, norm, total, largest, skipped, diverged]
+        row = {"step": self.step, "learning_rate": rate}
+        row["tokens"] = self.step * training.batch_size * model.block_size
+        row["seconds"] = time.perf_counter() - started
+        self.unread.append((row, self.batches, torch.stack([note.double() for note in notes])))
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        """Draw inputs and targets, both (B, T), and return the rows of them that this process
+        trains on. The first process reads all, and chains their hash."""
+        size, block_size = self.config.training.batch_size, self.config.model.block_size
+        share = size // self.processes
+        rows = slice(self.rank * share, (self.rank + 1) * share)
+        read = rows if self.rank else slice(None)
+        x, y = sample_batch(self.corpus.train, size, block_size, self.batch_stream, read)
+        if not self.rank:
+            self.batches = chained_hash(self.batches, x)
+            x, y = x[rows], y[rows]
+        if self.device == "cuda":  # from pinned memory a copy waits for nothing
+            x, y = x.pin_memory(), y.pin_memory()
+        return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+
+    def read_notes(self) -> list[Row]:
+        """Copy the notes from the device into rows of the trace, up to a step that diverged, which
+        is then where the run stands; return these rows. This waits for the device."""
+        started = time.perf_counter()
+        notes = torch.stack([note for *_, note in self.unread]).tolist()
+        self.unread[-1][0]["seconds"] += time.perf_counter() - started
+        size, rows = sum(parameter.numel() for parameter in self.optimizer.state), list[Row]()
+        for (row, batches, _), note in zip(self.unread, notes, strict=True):
+            loss, norm, total, largest, skipped, diverged = note
+            row |= {"loss": loss, "grad_norm": norm}
+            row |= {"second_moment_mean": total / size, "second_moment_max": largest}
+            if self.scaler.is_enabled():
+                row["skipped"] = bool(skipped and not diverged)
+                row["grad_norm"] = math.nan if row["skipped"] else norm
+            rows.append(row)
+            if diverged:
+                self.diverged_at, self.step, self.batches = row["step"], row["step"], batches
+                break
+        self.unread.clear()
+        self.rows += rows
+        return rows
+
+    def evaluate(self) -> Row:
+        """Add a point to the dev curve, and return it."""
+        start = time.perf_counter()
+        point: Row = {"step": self.step}
+        point |= snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
+        # A quarter of the windows each: enough for a direction, and half a training step's work.
+        one, other = self.dev[::4], self.dev[2::4]
+        if len(other):
+            size = self.machine.micro_batch_size
+            point["gradient_cosine"] = gradient_cosine(self.model, one, other, size)
+        point["seconds"] = time.perf_counter() - start
+        self.points.append(point)
+        return point
+
+    _PLAIN = (
+        *("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows"),
+        *("rows", "points", "stretches"),
+    )
+    """What a checkpoint holds as it is."""
+    _STATEFUL = ("model", "optimizer", "scaler")
+
+    def save(self) -> None:
+        """Write a checkpoint, in the first process."""
+        if self.rank:
+            return
+        self.peak_memory = max(self.peak_memory, machine.peak_memory(self.device))
+        self.stretches[-1]["end"] = self.step
+        state = {name: getattr(self, name) for name in self._PLAIN}
+        state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
+        state["batch_stream"] = self.batch_stream.get_state()
+        state["provenance"] = self.provenance.model_dump(mode="json")
+        checkpoint.save(self.checkpoints, state)
+
+    def load(self) -> None:
+        """Take up the last sound checkpoint, if there is one."""
+        with main_process_first(self.group):  # it sets damaged checkpoints aside
+            state = checkpoint.load(self.checkpoints)
+        if state is not None:
+            self.provenance = Provenance.model_validate(state["provenance"])
+            for name in self._PLAIN:
+                setattr(self, name, state[name])
+            for name in self._STATEFUL:
+                getattr(self, name).load_state_dict(state[name])
+            self.overflows = self.overflows.to(self.device)
+            self.batch_stream.set_state(state["batch_stream"])
+        if not self.finished:
+            self.resumed_at += [self.step] if self.step else []
+            here: dict[str, Any] = {"machine": machine.describe(self.machine).model_dump()}
+            here["packages"] = machine.package_versions()
+            last = self.stretches[-1] if self.stretches else {}
+            if {name: last.get(name) for name in here} != here:
+                self.stretches.append({"start": self.step, "end": self.step, **here})
+
+
+def chained_hash(before: str, x: Tensor) -> str:
+    """Chain the SHA-256 of a batch's inputs (B, T) to that of the batches before it."""
+    return hashlib.sha256(before.encode() + x.numpy().tobytes()).hexdigest()
+
+
+def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> tuple[str, str]:
+    """Return the hashes `initial_weights` and `batches` of a run of `steps` steps, without training
+    it. What arms of a seed share is computed once."""
+    # The layer under study draws no weights, and is not in their hash.
+    model = config.model.model_copy(update={"embedding_norm": "none"})
+    size = config.training.batch_size, config.model.block_size
+    key = corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), seed, *size
+    stream, hashes = _drawn.setdefault(key, (random_stream(seed, "batches"), [""]))
+    while len(hashes) <= steps:
+        hashes.append(chained_hash(hashes[-1], sample_batch(corpus.train, *size, stream)[0]))
+    return _initial_weights(model, corpus.vocab_size, seed), hashes[steps]
+
+
+_drawn: dict[tuple[object, ...], tuple[torch.Generator, list[str]]] = {}
+"""Batches drawn so far, and the chained hash after each."""
+
+
+@lru_cache
+def _initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> str:
+    return weights_digest(GPT(model, vocab_size, random_stream(seed, "weights")))
+
+
+@contextmanager
+def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
+    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
+    several processes none may stop alone, and only the main thread takes signals."""
+    interrupted, usual = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, usual)
+
+    defers = alone and threading.current_thread() is threading.main_thread()
+    if defers:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        if defers:
+            signal.signal(signal.SIGINT, usual)
+
+
+@contextmanager
+def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Let the first process of a group pass, and the others when it is done."""
+    rank = dist.get_rank(group) if group else 0
+    if rank:
+        dist.barrier(group)
+    yield
+    if group and not rank:
+        dist.barrier(group)

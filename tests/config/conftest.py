@@ -1,0 +1,26 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lib.config.study import Study, load_study
+from tests.config.samples import Parameters
+
+
+@pytest.fixture
+def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
+    """An empty repository, in place of this one."""
+    return Parameters(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes], Study]:
+    """Write a text to `little.yaml`, the only study there is, and load it."""
+    monkeypatch.setattr("lib.config.study.PARAMS", tmp_path)
+
+    def write_and_load(content: str | bytes) -> Study:
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / "little.yaml").write_bytes(data)
+        return load_study("little")
+
+    return write_and_load

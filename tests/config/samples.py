@@ -1,0 +1,87 @@
+"""A repository of parameters, with a study whose seeds are drawn from its plan."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.config.plan import Plan
+from lib.config.preregistration import freeze
+from lib.config.study import Study, load_study
+from tests.conftest import run_git
+
+TEXT, SUITE = "c" * 64, "d" * 64
+STUDY: dict[str, Any] = {
+    "name": "trial",
+    "factors": {"model.embedding_norm": ["none", "layernorm"]},
+    "seeds": {"count": 3},
+    "plan": "p.yaml",
+}
+PLAN: dict[str, Any] = {
+    "title": "A trial",
+    "question": "Does the layer cost anything?",
+    "confirmatory": ["trial"],
+    "hypotheses": {
+        "cost": {
+            "says": "The layer raises the loss.",
+            "test": ["layernorm", "none", "loss"],
+            "direction": "greater",
+        }
+    },
+    "smallest_effect_of_interest": {"loss": 0.03},
+}
+
+
+class Parameters:
+    """A folder in place of this repository."""
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.top, self.folder, self.plans = top, top / "params", top / "params" / "plans"
+        self.plans.mkdir(parents=True)
+        places = {"ROOT": top, "PARAMS": self.folder, "PLANS": self.plans}
+        places |= {"RUNS": top / "runs", "PAPERS": top / "papers"}
+        for module in ("io", "code", "study", "plan", "preregistration"):
+            for name, folder in places.items():
+                monkeypatch.setattr(f"lib.config.{module}.{name}", folder, raising=False)
+        monkeypatch.delenv("STUDY_OUTPUT", raising=False)
+
+    def write(self, file: str, content: dict[str, Any]) -> Path:
+        """Write a field a line; JSON is YAML, too."""
+        path = self.folder / file
+        lines = (f"{name}: {json.dumps(value)}\n" for name, value in content.items())
+        path.write_text("".join(lines), "utf-8")
+        return path
+
+    def study(self, **changes: Any) -> Study:
+        content = STUDY | changes
+        self.write(f"{content['name']}.yaml", content)
+        return load_study(content["name"], undrawn=True)
+
+    def plan(self, **changes: Any) -> Path:
+        return self.write("plans/p.yaml", PLAN | changes)
+
+    def freeze(self) -> Plan:
+        return freeze("p.yaml", lambda _: ({"tinyshakespeare": TEXT}, [SUITE]))
+
+    def git(self, *words: str) -> str:
+        return run_git(self.top, *words)
+
+    def commit(self) -> str:
+        """Commit all there is; return the commit's hash."""
+        self.git("init", "-q", "-b", "main")
+        self.git("add", "--all")
+        self.git("commit", "-q", "--allow-empty", "-m", "work")
+        return self.git("rev-parse", "HEAD")
+
+
+def run_at(commit: str | None, **changes: Any) -> dict[str, Any]:
+    """What the result of a run says of how it was made."""
+    run = {
+        "status": "completed",
+        "config": {"corpus": {"source": "tinyshakespeare"}},
+        "corpus_sha256": TEXT,
+        "suite_hash": SUITE,
+        "provenance": {"trained": {"commit": commit}},
+    }
+    return run | changes

@@ -1,0 +1,180 @@
+"""A file is written whole or not at all; outputs go where they can be kept, and no machine's
+folders are shown."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lib.config import io
+from lib.config.io import atomic_write, read_json, write_bytes, write_json, write_text
+from lib.config.yaml import UserError
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lib.config.io import write_text
+
+Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+write_text(Path(sys.argv[1]), "new")
+"""
+
+
+def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "file.txt"
+    write_text(file, "old")
+    done = subprocess.run([sys.executable, "-c", KILLED, file])
+    assert done.returncode == -9
+    assert file.read_text() == "old"
+    (left,) = set(file.parent.iterdir()) - {file}
+    assert (left.name.startswith("."), left.suffix, left.read_text()) == (True, ".txt", "new")
+    write_bytes(file, b"newer")
+    assert file.read_text() == "newer"
+
+
+def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    write_json(file, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(file, {"b": 1, "a": object()})
+    with suppress(KeyError), atomic_write(file) as temporary:
+        temporary.write_text("half")
+        raise KeyError
+    with pytest.raises(FileNotFoundError), atomic_write(file):
+        pass  # writes nothing
+    assert (list(tmp_path.iterdir()), read_json(file)) == ([file], {"a": 1})
+
+
+def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def brought(descriptor: int) -> None:
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name.rpartition(".")[2])
+        fsync(descriptor)
+
+    def replaced(path: Path, target: Path) -> Path:
+        done.append(f"-> {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", brought)
+    monkeypatch.setattr(Path, "replace", replaced)
+    with atomic_write(tmp_path / "checkpoints" / "last") as temporary:
+        temporary.mkdir()
+        (temporary / "weights").write_bytes(b"1")
+    assert done == ["weights", "last", "-> last", "checkpoints"]
+    with pytest.raises(OSError, match="not empty"), atomic_write(tmp_path / "checkpoints") as other:
+        other.mkdir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["checkpoints", "last", "weights"]
+
+
+def test_numbers_that_json_lacks_are_written_as_null(tmp_path: Path) -> None:
+    numbers = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf}, "d": "nan", "e": 3}
+    write_json(tmp_path / "n.json", numbers)
+    written = json.loads((tmp_path / "n.json").read_text("utf-8"))
+    assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": [1,', b"\xff", b"[" * 100_000])
+def test_damaged_json_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "n.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"^n\.json cannot be read; restore it, or delete it$"):
+        read_json(tmp_path / "n.json")
+
+
+KAGGLE_INPUTS = ["input/slug/repo", "input/datasets/owner/slug", "input/slug/input/repo"]
+
+
+@pytest.fixture
+def kaggle(tmp_path: Path) -> Path:
+    """A folder laid out as Kaggle's: read-only inputs beside a working folder."""
+    (tmp_path / "input").mkdir()
+    (tmp_path / "working").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def on_kaggle(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, with the repository attached as an input."""
+    monkeypatch.setattr(io, "ROOT", kaggle / "input" / "slug" / "repo")
+    monkeypatch.setattr(io, "kaggle_folder", lambda: kaggle)
+    monkeypatch.setattr(io, "output_root", lambda: kaggle / "working")
+    return kaggle
+
+
+@pytest.mark.parametrize("repository", KAGGLE_INPUTS)
+def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: str) -> None:
+    assert io.kaggle_folder(kaggle / repository) == kaggle
+    assert io.output_root(kaggle / repository) == kaggle / "working"
+    assert io.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
+    (kaggle / "working").rmdir()  # then it is none of Kaggle's
+    assert io.output_root(kaggle / repository) == kaggle / repository
+
+
+def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_input(
+    on_kaggle: Path,
+) -> None:
+    attached = [on_kaggle / "input" / "b" / "own.txt", on_kaggle / "input" / "a" / "deep/own.txt"]
+    for path in attached:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert io.corpus_places("own.txt")[3:] == sorted(attached)
+    assert io.relative(on_kaggle / "working/runs/final") == "runs/final"
+    assert io.relative(on_kaggle / "input/slug/repo/params/final.yaml") == "params/final.yaml"
+    assert io.relative(attached[0]) == "own.txt"  # no machine's folders
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        (io.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
+        (
+            io.executed_notebook("02_train", "final", "none", 3),
+            "runs/final/none/seed-3/02_train.ipynb",
+        ),
+        (io.result_file("02_train", "final", "none", 3), "runs/final/none/seed-3/result.json"),
+        (io.PAPER, "papers/embedding-norm"),
+        (io.PARAMS / "final.yaml", "params/final.yaml"),
+    ],
+)
+def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> None:
+    assert io.relative(path) == shown
+
+
+def test_a_corpus_is_sought_in_the_repository_then_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io, "ROOT", tmp_path / "repo")
+    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "out")
+    monkeypatch.setattr(io, "kaggle_folder", lambda: None)
+    assert io.corpus_places("own.txt") == [
+        tmp_path / "repo" / "data" / "own.txt",
+        tmp_path / "out" / "data" / "own.txt",
+        tmp_path / "shared" / "data" / "own.txt",
+    ]
+
+
+def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
+    (tmp_path / "input" / "params" / "plans" / "p.yaml").write_text("a: 1", "utf-8")
+    monkeypatch.setattr(io, "ROOT", tmp_path / "input")
+    monkeypatch.setattr(io, "PARAMS", tmp_path / "working" / "params")
+    io.prepare_params()
+    (io.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
+    io.prepare_params()  # what is there stays
+    assert (io.PARAMS / "plans" / "p.yaml").read_text("utf-8") == "a: 1"
+    assert (io.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
+
+
+def test_the_code_of_an_arm_writes_where_the_sweep_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_OUTPUT", str(tmp_path))
+    assert io.output_root() == tmp_path

@@ -1,0 +1,182 @@
+"""What a plan may say, its hash, and the seeds that are drawn from it."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import pytest
+
+from lib.config.io import read_json
+from lib.config.plan import PLANS, Plan, read_plan
+from lib.config.preregistration import load_plan
+from lib.config.study import Study, load_study
+from lib.config.yaml import ConfigError
+from tests.config.samples import PLAN, TEXT, Parameters
+
+PUBLISHED = read_json(PLANS / "published.json")["plans"]
+BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
+WITHIN = {"says": "…", "test": ["layernorm", "none", "loss"], "equivalent_within": 0.1}
+FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in PLANS.glob("*.yaml")))
+def test_a_published_plan_has_its_hash_and_its_seeds(file: str) -> None:
+    """Their files hold fields of former schemas; verdicts and runs are stamped with their hashes,
+    and the seeds of a frozen one follow from it."""
+    plan, published = read_plan(file), PUBLISHED[file]
+    assert plan.hash == published["hash"]
+    for study, fixed in plan.frozen.items():
+        typed = published["studies"][study]
+        assert plan.draw(study, fixed.seeds) == typed["seeds"]
+        assert fixed.used_seeds == typed["skipped"]
+
+
+def test_margins_of_the_first_plans_are_smallest_effects_of_interest() -> None:
+    second, stability = (read_plan(f"{name}.yaml") for name in ("second", "stability"))
+    accuracies = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
+    assert stability.smallest_effect_of_interest == dict.fromkeys(accuracies, 0.01)
+    assert second.smallest_effect_of_interest == dict.fromkeys(accuracies, 0.01) | {
+        "perplexity": 0.1
+    }
+
+
+def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(
+    parameters: Parameters,
+) -> None:
+    """It is no matter of the schema: what a field's default becomes later moves no seed."""
+    text = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    deviation = {"date": "2026-11-30", "what": "a", "why": "b"}
+    for change in ({}, {"deviations": [deviation]}, {"tests": " ", "primary": None}):
+        parameters.plan(**change)
+        assert read_plan("p.yaml").hash == Plan.model_validate(PLAN | change).hash == expected
+    assert Plan.model_validate(PLAN | {"alpha": 0.01}).hash != expected
+
+
+def test_what_has_a_usual_value_may_be_left_out(parameters: Parameters) -> None:
+    parameters.study()
+    parameters.plan()
+    plan = load_plan(load_study("trial", undrawn=True))
+    assert plan
+    assert (plan.alpha, plan.power, plan.primary_measures) == (0.05, 0.8, ["loss"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"alpha": 5}, "alpha: 5 is not allowed"),
+        ({"alhpa": 0.05}, "alhpa: 'alhpa' is unknown; did you mean 'alpha'"),
+        ({"rules": "none"}, "rules: 'rules' is unknown"),
+        ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
+        ({"title": " "}, "title: is missing; add it"),
+        ({"hypotheses": {}}, "hypotheses: {} is not allowed. Dictionary should have at least 1"),
+        ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: ['a', 'b'] is"),
+        ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "hypotheses.a: give either dir"),
+        ({"hypotheses": {"a": {"says": "…", "test": BOUND["test"]}}}, "hypotheses.a: give either"),
+        ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
+        ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
+        ({"hypotheses": {"a": WITHIN | {"beyond": 1}}}, "hypotheses.a: beyond goes with direction"),
+        ({"spread": {"loss": 0}}, "spread.str: {'loss': 0} is not allowed"),
+        ({"families": {"a": 3}}, "families.a: 3 is not allowed. Input should be a valid dict"),
+        ({"families": {"a": FAMILY | {"contrasts": [["x"]]}}}, "families.a.contrasts.0: ['x'] is"),
+        ({"families": {"a": FAMILY | {"tset": "t"}}}, "families.a.tset: 'tset' is unknown; did"),
+        ({"families": {"a": FAMILY | {"test": "tt"}}}, "families.a.test: 'tt' is not allowed. Inp"),
+        ({"changes": [3]}, "changes.0: 3 is not allowed. Input should be a valid dictionary"),
+        ({"instability": {"nois": {}}}, "instability.nois: 'nois' is unknown; did you mean 'noi"),
+        ({"instability": {"rise": 0.5}}, "instability: give one definition: noise; or rise, last"),
+        ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
+        ({"frozen": []}, "frozen: [] is not allowed. Input should be a valid dictionary"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_a_line_with_the_remedy(
+    change: dict[str, Any], said: str, parameters: Parameters
+) -> None:
+    parameters.plan(**change)
+    with pytest.raises(ConfigError) as error:
+        read_plan("p.yaml")
+    assert f"p.yaml: {said}" in str(error.value).split("\nerror: ")[0]
+
+
+def test_a_plan_that_is_not_there_is_named_with_the_nearest() -> None:
+    said = "there is no params/plans/traned.yaml ('traned' is unknown; did you mean 'trained'?)"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_plan("traned.yaml")
+
+
+def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters: Parameters) -> None:
+    parameters.study()
+    parameters.plan()
+    plan = parameters.freeze()
+    study = load_study("trial")
+    assert study.seeds == [
+        int(hashlib.sha256(f"{plan.hash}/trial/{i}".encode()).hexdigest()[:8], 16) // 2
+        for i in range(3)
+    ]
+    assert study.hash == Study.model_validate(study.model_dump() | {"seeds": [0]}).hash
+
+
+def test_a_seed_used_before_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash is held fixed: a plan that names another used seed would draw altogether others."""
+    monkeypatch.setattr(Plan, "hash", "h")
+
+    def draw(n: int, used: list[int]) -> list[int]:
+        frozen = {"seeds": n, "used_seeds": used, "parameters": TEXT, "corpus": {}, "suite": []}
+        return Plan.model_validate(PLAN | {"frozen": {"trial": frozen}}).draw("trial", n)
+
+    first, second, third = draw(3, [])
+    assert draw(2, [second]) == [first, third]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha": 0.01},
+        {"title": "Another"},
+        {"frozen": {"used_seeds": [7]}},
+        {"frozen": {"parameters": TEXT}},
+        {"frozen": {"suite": []}},
+    ],
+)
+def test_a_plan_edited_after_its_runs_has_other_seeds(
+    change: dict[str, Any], parameters: Parameters
+) -> None:
+    """Hypotheses written from results then have no runs: those there are have other seeds."""
+    parameters.study()
+    parameters.plan()
+    frozen = parameters.freeze().frozen["trial"].model_dump()
+    before = load_study("trial").seeds
+    frozen |= change.pop("frozen", {})
+    parameters.plan(frozen={"trial": frozen}, **change)
+    assert not set(before) & set(load_study("trial").seeds)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, r"trial\.yaml: seeds: are drawn .* \./run_all\.sh freeze p\.yaml$"),
+        ({"plan": None}, r"trial\.yaml: seeds: are drawn .* freeze PLAN, and name it here$"),
+        ({"plan": "q.yaml"}, r"trial\.yaml: plan: there is no params/plans/q\.yaml"),
+        (
+            {"seeds": {"count": 0}},
+            r"trial\.yaml: seeds: write a list, or {count: 8} to draw so many",
+        ),
+        (
+            {"seeds": {"cuont": 3}},
+            r"trial\.yaml: seeds: write a list, or {count: 8} to draw so many",
+        ),
+        (
+            {"seeds": {"count": 10**9}},
+            r"trial\.yaml: seeds: write a list, or {count: 8} to draw so",
+        ),
+    ],
+)
+def test_seeds_that_cannot_be_drawn_say_what_to_do(
+    change: dict[str, Any], said: str, parameters: Parameters
+) -> None:
+    parameters.plan()  # not frozen
+    parameters.write(
+        "trial.yaml", {"name": "trial", "seeds": {"count": 3}, "plan": "p.yaml"} | change
+    )
+    with pytest.raises(ConfigError, match=said):
+        load_study("trial")

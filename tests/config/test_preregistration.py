@@ -1,0 +1,338 @@
+"""A plan is begun, frozen once, and what a study may claim under it follows from git."""
+
+import re
+from typing import Any
+
+import pytest
+
+from lib.config import preregistration
+from lib.config.io import sha256
+from lib.config.plan import Plan, read_plan
+from lib.config.preregistration import (
+    ClaimStatus,
+    PreregistrationError,
+    begin_plan,
+    claim_status,
+    load_plan,
+    require_stamps,
+)
+from lib.config.study import load_study
+from lib.config.yaml import ConfigError, UsageError, UserError
+from tests.config.samples import PLAN, STUDY, SUITE, TEXT, Parameters, run_at
+from tests.conftest import run_git
+
+BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
+FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
+CHANGED = "its parameters are not those"
+
+
+@pytest.fixture
+def frozen(parameters: Parameters) -> Parameters:
+    """A study whose plan is frozen for it."""
+    parameters.study()
+    parameters.plan()
+    parameters.freeze()
+    return parameters
+
+
+def judged(*runs: dict[str, Any]) -> ClaimStatus:
+    study = load_study("trial")
+    return claim_status(study, load_plan(study), runs)
+
+
+def test_a_study_made_as_its_committed_plan_froze_it_is_confirmatory(frozen: Parameters) -> None:
+    fixed = frozen.commit()
+    later = frozen.commit()
+    for runs in ((), (run_at(fixed), run_at(later))):
+        claim = judged(*runs)
+        assert (claim.name, claim.reasons) == ("CONFIRMATORY", [])
+        assert str(claim) == f"CONFIRMATORY: study 'trial' under plan {read_plan('p.yaml').hash}"
+    assert not judged(run_at(fixed, status="diverged", suite_hash=None)).reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"corpus_sha256": "e" * 64}, "corpus.tinyshakespeare is not the text"),
+        ({"config": {"corpus": {"source": "a.txt"}}}, "corpus.a.txt is not the text"),
+        ({"suite_hash": "e" * 64}, "its task suite is not the one"),
+        ({"suite_hash": None}, "its task suite is not the one"),
+        ({"tasks_hash": "e" * 64}, "the tasks of evaluation.include_path are not those"),
+    ],
+)
+def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(
+    change: dict[str, Any], reason: str, frozen: Parameters
+) -> None:
+    commit = frozen.commit()
+    claim = judged(run_at(commit), run_at(commit, **change))
+    assert claim.name == "EXPLORATORY"
+    (said,) = claim.reasons
+    assert said.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"training": {"iterations": 301}}, CHANGED),
+        ({"evaluation": {"items_per_task": 10}}, CHANGED),
+        (
+            {"factors": {"model.embedding_norm": ["layernorm", "none"]}},
+            CHANGED,
+        ),
+        (
+            {"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}},
+            CHANGED,
+        ),
+        # Seeds added until a result is found would be optional stopping.
+        ({"seeds": {"count": 2}}, "its seeds are not those drawn from the plan"),
+        ({"seeds": {"count": 4}}, "its seeds are not those drawn from the plan"),
+        ({"seeds": [1, 2, 3]}, "its seeds are not those drawn from the plan"),
+        ({"machine": {"threads": 2}, "training": {"iterations": 300}}, ""),  # as by default
+    ],
+)
+def test_a_study_changed_after_freezing_is_exploratory(
+    change: dict[str, Any], reason: str, frozen: Parameters
+) -> None:
+    frozen.write("trial.yaml", STUDY | change)
+    frozen.commit()
+    claim = judged()
+    assert claim.name == ("EXPLORATORY" if reason else "CONFIRMATORY")
+    assert [said[: len(reason)] for said in claim.reasons] == [reason] * bool(reason)
+
+
+def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen: Parameters) -> None:
+    before = frozen.commit()
+    path = frozen.plans / "p.yaml"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("A trial", "Another"), "utf-8")
+    fixed = frozen.commit()
+    said = [f"run at commit {before[:12]}, plan fixed at {fixed[:12]}"]
+    assert (judged(run_at(before)).reasons, judged(run_at(fixed)).reasons) == (said, [])
+    path.write_text(text, "utf-8")
+    assert judged(run_at(before)).name == "UNVERIFIED"  # not committed as it stands
+    # Restored, it stands since it was first committed.
+    restored = frozen.commit()
+    assert judged(run_at(before), run_at(restored)).name == "CONFIRMATORY"
+    path.write_text(f"{text}deviations: [{{date: '2026-12-01', what: a, why: b}}]\n", "utf-8")
+    frozen.commit()
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # a deviation is no other plan
+    frozen.git("mv", "params/plans/p.yaml", "params/plans/q.yaml")
+    frozen.write("trial.yaml", STUDY | {"plan": "q.yaml"})
+    frozen.commit()
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # followed to its old name
+
+
+@pytest.mark.parametrize(
+    ("case", "remedy"),
+    [
+        ("no git", "take a clone"),
+        ("a zip", "take a clone"),
+        ("never committed", "commit it before the runs"),
+        ("changed and not committed", "commit it before the runs"),
+        ("a run outside git", "a run was made outside git"),
+        ("a commit that is not here", "commit 111111111111 is not here: git fetch"),
+        ("a shallow clone", "git fetch --unshallow"),
+        ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
+    ],
+)
+def test_what_git_cannot_tell_is_neither_yes_nor_no(
+    case: str,
+    remedy: str,
+    frozen: Parameters,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit: str | None = "1" * 40
+    if case == "a zip":
+        (frozen.top / "lib").mkdir()
+        (frozen.top / "lib" / "VERSION").write_text("1" * 40, "utf-8")
+    elif case != "no git":
+        text = (frozen.plans / "p.yaml").read_text("utf-8")
+        if case == "never committed":
+            (frozen.plans / "p.yaml").unlink()
+        commit = frozen.commit()
+        (frozen.plans / "p.yaml").write_text(text, "utf-8")
+    if case == "changed and not committed":
+        (frozen.plans / "p.yaml").write_text(text.replace("A trial", "Another"), "utf-8")
+    if case.startswith("a run outside"):
+        commit = None
+    if case.startswith("a commit"):
+        commit = "1" * 40
+    if case == "a shallow clone":
+        frozen.commit()
+        clone = tmp_path_factory.mktemp("shallow") / "clone"
+        run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
+        for module in ("code", "preregistration"):
+            monkeypatch.setattr(f"lib.config.{module}.ROOT", clone)
+    if case.startswith("another user"):
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    claim = judged(run_at(commit))
+    assert claim.name == "UNVERIFIED"
+    (reason,) = claim.reasons
+    assert remedy in reason
+
+
+def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Parameters) -> None:
+    parameters.study(seeds=[1, 2, 3])
+    parameters.study(name="other", seeds=[0])
+    parameters.plan()
+    commit = parameters.commit()
+    (reason,) = judged(run_at(commit)).reasons
+    assert reason.startswith("the plan was not frozen for it")
+    other = load_study("other")
+    named = claim_status(other, load_plan(other))
+    assert named.reasons == ["the plan does not name it as confirmatory"]
+    assert str(claim_status(other, None)) == "EXPLORATORY: study 'other'; it names no plan"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"primary": ["lss"]}, "primary: 'lss' is unknown; did you mean 'loss'?"),
+        ({"secondary": ["perplexty"]}, "secondary: 'perplexty' is unknown; did you mean 'perpl"),
+        (
+            {"families": {"f": FAMILY | {"contrasts": [["layernrom", "none"]]}}},
+            "families.f: 'layernrom' is unknown; did",
+        ),
+        ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
+        ({"confirmatory": []}, "frozen: 'trial' is unknown"),
+        (
+            {"hypotheses": {"a": BOUND | {"test": ["layernrom", "none", "loss"]}}},
+            "hypotheses.a.test: 'layernrom' is unknown; did you mean 'layernorm'?",
+        ),
+        (
+            {"hypotheses": {"a": BOUND | {"test": ["layernorm", "none", "los"]}}},
+            "hypotheses.a.test: 'los' is unknown; did you mean 'loss'?",
+        ),
+        ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
+        ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
+        (
+            {"families": {"f": FAMILY | {"measures": ["ece"], "test": "equivalence"}}},
+            "smallest_effect_of_interest: has none of ece, as f needs",
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_that_names_nothing_is_an_error(
+    change: dict[str, Any], named: str, frozen: Parameters
+) -> None:
+    """Accepted, it would drop out of the analysis without a word."""
+    study = load_study("trial")
+    fixed = read_plan("p.yaml").frozen["trial"].model_dump()
+    frozen.plan(**{"frozen": {"trial": fixed}} | change)
+    with pytest.raises(ConfigError) as error:
+        load_plan(study)
+    assert named in str(error.value)
+
+
+def test_a_hypothesis_names_one_arm_of_several_settings(parameters: Parameters) -> None:
+    parameters.study(factors=STUDY["factors"] | {"training.learning_rate": [1e-3, 1e-2]})
+    parameters.plan(hypotheses={"a": BOUND | {"test": ["layernorm", "none", "loss"]}})
+    study = load_study("trial", undrawn=True)
+    with pytest.raises(ConfigError, match="'layernorm' is 2 arms; write one of layernorm,learning"):
+        load_plan(study)
+    arms = ["layernorm,learning_rate=0.01", "none,learning_rate=0.01"]
+    parameters.plan(hypotheses={"a": BOUND | {"test": [*arms, "loss"]}})
+    assert load_plan(study)
+
+
+def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = {"training.weight_decay": [0.0, 0.1, 0.3]}
+    parameters.study(name="decay", factors=factors, seeds=[5, 6], plan=None)
+    begin_plan("decay.yaml", "decay")
+    template = parameters.plans / "decay.yaml"
+    said, text = capsys.readouterr().out, template.read_text("utf-8")
+    assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
+    assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
+    assert max(map(len, text.splitlines())) <= 100
+    with pytest.raises(UserError, match="exists, and nothing is replaced"):
+        begin_plan("decay.yaml", "decay")  # what was filled in is not lost
+    assert template.read_text("utf-8") == text
+    with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
+        begin_plan("another.yaml", None)
+
+    def freeze() -> Plan:
+        data = {"tinyshakespeare": TEXT}, [SUITE]
+        return preregistration.freeze("decay.yaml", lambda _: data)
+
+    def faults() -> list[str]:
+        with pytest.raises(UserError) as error:
+            freeze()
+        return str(error.value).split("\nerror: ")
+
+    assert faults() == [
+        "decay.yaml: title: is missing; add it",
+        "decay.yaml: question: is missing; add it",
+        "decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
+        "decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
+    ]
+    text = re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.MULTILINE)
+    template.write_text(text, "utf-8")
+    assert faults() == [
+        "decay.yaml: smallest_effect_of_interest: has none of perplexity; write the smallest "
+        "difference that matters",
+        "decay.yaml: write plan: decay.yaml",
+        "decay.yaml: write seeds: {count: 2}",
+    ]
+    template.write_text(text.replace("  perplexity:", "  perplexity: 0.4"), "utf-8")
+    decay = {"name": "decay", "factors": factors, "seeds": {"count": 2}, "plan": "decay.yaml"}
+    parameters.write("decay.yaml", decay)
+    parameters.write("listed.yaml", {"name": "listed", "seeds": [7, 5]})
+    fixed = freeze().frozen["decay"]
+    assert (fixed.seeds, fixed.used_seeds, fixed.suite) == (2, [5, 7], [SUITE])
+    assert fixed.corpus == {"tinyshakespeare": TEXT}
+    assert len(load_study("decay").seeds) == 2
+    before = sha256(template)
+    assert freeze().frozen["decay"] == fixed
+    assert sha256(template) == before  # no other seeds for trying
+    assert text.splitlines()[0] in template.read_text("utf-8")  # comments stay
+
+
+def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen: Parameters) -> None:
+    drawn = load_study("trial").seeds
+    frozen.study(name="next", plan="q.yaml")
+    frozen.write("plans/q.yaml", PLAN | {"confirmatory": ["next"]})
+    data = {"tinyshakespeare": TEXT}, [SUITE]
+    again = preregistration.freeze("q.yaml", lambda _: data)
+    assert again.frozen["next"].used_seeds == sorted(drawn)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"confirmatory": []}, "confirmatory: names no study; there is nothing to freeze"),
+        ({"smallest_effect_of_interest": {}}, "smallest_effect_of_interest: has none of loss"),
+    ],
+)  # fmt: skip
+def test_what_a_plan_lacks_is_said_before_it_is_fixed(
+    change: dict[str, Any], said: str, parameters: Parameters
+) -> None:
+    parameters.study()
+    path = parameters.plan(**change)
+    before = sha256(path)
+    with pytest.raises(UserError) as error:
+        parameters.freeze()
+    assert f"p.yaml: {said}" in str(error.value)
+    assert sha256(path) == before
+
+
+@pytest.mark.parametrize(
+    "place", ["runs/trial/none/seed-1/provenance.json", "papers/one/results/trial.json"]
+)
+def test_a_plan_whose_study_has_run_is_frozen_no_more(place: str, frozen: Parameters) -> None:
+    """Frozen again after a look at results, it would draw seeds until some pleased."""
+    (frozen.top / place).parent.mkdir(parents=True)
+    (frozen.top / place).write_text("{}", "utf-8")
+    with pytest.raises(UserError, match="trial has run: write a new plan"):
+        frozen.freeze()
+
+
+def test_runs_of_another_plan_are_refused_naming_both_hashes() -> None:
+    plan, other = (Plan.model_validate(PLAN | {"alpha": alpha}) for alpha in (0.05, 0.1))
+    require_stamps(plan, {"none seed 0": plan.hash, "none seed 1": plan.hash})
+    for asked, stamp in ((other, plan.hash), (plan, None), (None, plan.hash)):
+        with pytest.raises(PreregistrationError, match="run none seed 1 was made under") as error:
+            require_stamps(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
+        assert f"under plan {stamp}, and" in str(error.value)
+        assert f"hash is {asked and asked.hash}:" in str(error.value)

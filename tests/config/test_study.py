@@ -1,0 +1,308 @@
+"""Studies load strictly, expand to their arms, and are identified by what their runs share."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.config.io import read_json
+from lib.config.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
+from lib.config.study import COPY, PARAMS, Study, arm_id, load_study, recorded_study, scratch
+from lib.config.yaml import ConfigError
+from tests.config.samples import Parameters
+
+MINIMAL = "name: little\nseeds: [0]\n"
+LITTLE = {"name": "little", "seeds": [0]}
+TWO_FACTORS = """
+factors:
+  model.embedding_norm: [none, layernorm]
+  model.embedding_std: [0.02, 1.0]
+"""
+STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+
+Load = Callable[[str | bytes], Study]
+
+
+# Not `none`, with which embedding_rms may not change.
+LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
+DECIDING = [name for name in FIELDS if not name.startswith("machine.")]
+OTHER_TEXTS = {
+    "corpus.source": "own.txt",
+    "corpus.tokenizer": "bytes",
+    "model.embedding_norm": "layernorm",
+    "model.embedding_norm_on": "token",
+    "model.positions": "rotary",
+    "model.norm": "rmsnorm",
+    "model.activation": "relu2",
+    "training.schedule": "warmup_cosine",
+    "training.precision": "bf16",
+}
+LISTS: dict[str, object] = {
+    "evaluation.tasks": ["piqa"],
+    "evaluation.shots": [2],
+    "evaluation.include_path": "tasks",
+}
+"""Fields of several values, or of stock tasks, which no level of a factor can be."""
+STOCK = {"corpus": {"tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}}
+"""What these fields ask of the others."""
+
+
+def around(name: str) -> dict[str, Any]:
+    """A study in which a field may have another value: head_std is for an untied output."""
+    untied = {"model": LITTLE_NORM["model"] | {"tied": False}} if name == "model.head_std" else {}
+    return LITTLE_NORM | untied
+
+
+def another_value(name: str) -> tuple[str, str, object]:
+    """Split a dotted field into section and field, and give it an allowed value but its default."""
+    section, _, field = name.partition(".")
+    default = getattr(getattr(RunConfig(), section), field)
+    if name in LISTS:
+        return section, field, LISTS[name]
+    if isinstance(default, str):
+        return section, field, OTHER_TEXTS[name]
+    if isinstance(default, bool):
+        return section, field, not default
+    if isinstance(default, int):
+        return section, field, 2 * default
+    return section, field, 4 if default is None else default / 2 or 0.1
+
+
+@pytest.mark.parametrize("study", ["final", "final.yaml", "params/final.yaml", Path("final.yaml")])
+def test_a_study_is_loaded_by_name_or_path(study: str | Path) -> None:
+    assert load_study(study).name == "final"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("model: {n_layer: 2, n_embd: 64}\ncorpus: {fraction: 0.5}",
+         "corpus: {fraction: 0.5}\nmodel: {n_embd: 64, n_layer: 2}"),
+        ("", "training: {iterations: 300, beta2: 0.95}"),  # the defaults
+        ("corpus: tinyshakespeare", "corpus: {source: tinyshakespeare}"),
+        ("training: {learning_rate: 1}", "training: {learning_rate: 1.0}"),
+        ("factors: {model.embedding_norm: [none, layernorm]}",
+         "factors: {model.embedding_norm: [none, layernorm, rmsnorm]}"),
+        ("factors: {model.n_layer: [1, 2]}",
+         "model: {n_layer: 4}\nfactors: {model.n_layer: [1, 2]}"),
+        ("", "paper: own"),
+        ("", "seeds: [0, 7]"),
+    ],
+)  # fmt: skip
+def test_what_changes_no_run_keeps_the_hash(load: Load, one: str, other: str) -> None:
+    minimal = MINIMAL.replace("seeds: [0]\n", "") if "seeds" in other else MINIMAL
+    before, after = load(MINIMAL + one), load(minimal + other)
+    assert before.hash == after.hash
+
+
+@pytest.mark.parametrize("field", list(MachineConfig.model_fields))
+def test_the_machine_is_outside_the_hash(load: Load, field: str) -> None:
+    value = {"device": "cpu", "compile": True, "activation_checkpointing": True}.get(field, 4)
+    study = load(MINIMAL + f"machine: {{{field}: {str(value).lower()}}}")
+    assert getattr(study.machine, field) == value
+    assert study.hash == load(MINIMAL).hash
+
+
+def test_a_field_that_is_added_later_keeps_the_hash_of_older_studies(load: Load) -> None:
+    """The hash is that of the values that differ from the defaults, and of nothing else."""
+    study = load(MINIMAL + "model: {n_layer: 2, n_head: 8}\ntraining: {learning_rate: 1.0e-3}")
+    expected = {"model": {"n_layer": 2}, "training": {"learning_rate": 0.001}}
+    assert study.hash == digest(expected)
+
+
+def test_included_arms_stand_beside_the_grid(load: Load) -> None:
+    study = load(
+        MINIMAL
+        + """
+factors: {model.embedding_norm: [none, layernorm]}
+include:
+  - levels: {model.embedding_norm: layernorm, training.learning_rate: 1.0e-3}
+    name: faster
+  - levels: {model.embedding_norm: scale, training.learning_rate: 3.0e-3}
+    baseline: faster
+"""
+    )
+    arms = {arm.id: arm for arm in study.arms()}
+    assert list(arms) == ["none", "layernorm", "faster", "scale,learning_rate=0.003"]
+    last = arms["scale,learning_rate=0.003"]
+    assert (arms["faster"].variant, arms["faster"].baseline) == ("faster", "none")
+    assert (last.variant, last.setting, last.baseline) == ("scale", "", "faster")
+    assert last.config.training.learning_rate == 3e-3
+    assert arms["none"].config.training.learning_rate == 3e-4
+
+
+def test_a_study_of_name_and_seeds_has_one_arm_of_defaults(load: Load) -> None:
+    (arm,) = load(MINIMAL).arms()
+    assert (arm.id, arm.baseline, arm.levels, arm.config) == (
+        "baseline",
+        "baseline",
+        {},
+        RunConfig(),
+    )
+
+
+def test_a_grid_is_every_combination_each_beside_its_baseline(load: Load) -> None:
+    """The baseline is the first level of the first factor, within the levels of the others."""
+    arms = list(load(MINIMAL + TWO_FACTORS).arms())
+    assert [(arm.id, arm.variant, arm.setting, arm.baseline) for arm in arms] == [
+        (f"{norm},{std}", norm, std, f"none,{std}")
+        for norm in ("none", "layernorm")
+        for std in ("embedding_std=0.02", "embedding_std=1")
+    ]
+    models = [arm.config.model for arm in arms]
+    assert [model.embedding_norm for model in models] == ["none", "none", "layernorm", "layernorm"]
+    assert [model.embedding_std for model in models] == [0.02, 1.0, 0.02, 1.0]
+    out = "exclude: [{model.embedding_norm: layernorm, model.embedding_std: 1.0}]"
+    left = load(MINIMAL + TWO_FACTORS + out)
+    assert list(left.arms()) == arms[:3]
+    assert left.hash == load(MINIMAL + TWO_FACTORS).hash
+
+
+def test_a_grid_of_a_million_arms_is_refused_before_one_is_made(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Study, "arms", None)
+    levels = "[" + ", ".join(map(str, range(1, 1001))) + "]"
+    factors = f"factors: {{model.n_layer: {levels}, training.iterations: {levels}}}"
+    with pytest.raises(ConfigError, match=r"1,000,000 runs; a study holds 10,000 at the most"):
+        load(MINIMAL + factors)
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_every_field_changes_the_hash(name: str) -> None:
+    section, field, value = another_value(name)
+    little = LITTLE_NORM | STOCK if name in LISTS else around(name)
+    fields = little.get(section, {}) | {field: value}
+    changed = Study.model_validate(little | {section: fields})
+    assert changed.hash != Study.model_validate(little).hash
+
+
+def test_a_digest_is_the_sha256_of_sorted_compact_json() -> None:
+    expected = hashlib.sha256(b'{"a":[1.5,null],"b":"x"}').hexdigest()
+    assert digest({"b": "x", "a": [1.5, None]}) == expected
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in DECIDING if n not in LISTS and not n.startswith("evaluation.")]
+)
+def test_every_field_of_what_is_trained_can_be_a_factor_and_changes_that_field_alone(
+    name: str,
+) -> None:
+    section, field, value = another_value(name)
+    study = Study.model_validate(around(name) | {"factors": {name: [value]}})
+    (arm,) = study.arms()
+    expected = study.model_dump(include=set(RunConfig.model_fields))
+    expected[section][field] = value
+    assert arm.config.model_dump() == expected
+
+
+@pytest.mark.parametrize(
+    ("factor", "level", "name"),
+    [
+        ("model.embedding_norm", "layernorm", "layernorm"),
+        ("model.mlp_ratio", 4, "mlp_ratio=4"),
+        ("model.embedding_std", 0.02, "embedding_std=0.02"),
+        ("training.learning_rate", 3e-4, "learning_rate=0.0003"),
+        ("training.gradient_clip", None, "gradient_clip=none"),
+        ("corpus.source", "tinyshakespeare", "source=tinyshakespeare"),
+        ("corpus.source", "texts/own.txt", "source=own.txt"),
+    ],
+)
+def test_an_arm_is_named_after_its_level(factor: str, level: object, name: str) -> None:
+    assert arm_id({factor: level}) == name
+
+
+def test_published_studies_keep_their_hashes() -> None:
+    """Which runs belong to a study is known by its hash: no default may change under them."""
+    published = read_json(PARAMS / "plans" / "published.json")["studies"]
+    hashes = {name: load_study(name, undrawn=True).hash for name in STUDIES if name in published}
+    assert hashes == {name: published[name] for name in hashes}
+    assert len(hashes) > 15
+
+
+def test_no_default_moves_under_older_studies() -> None:
+    """A hash is of what differs from the defaults, so another default would change what a study
+    means and not its hash. A field that is added changes this digest, too, and no study."""
+    expected = "37c539a6bdb9e39ddb6a52e519e3d1b66d5caed92b58f76bae5bf8d1b249f039"
+    assert digest(RunConfig().model_dump()) == expected
+
+
+def test_accuracies_of_stock_tasks_are_named_by_task_and_shots() -> None:
+    def named(*shots: int) -> list[str]:
+        asked = {"tasks": ["sciq", "piqa"], "shots": list(shots)}
+        return Study.model_validate(LITTLE | STOCK | {"evaluation": asked}).stock_measures
+
+    assert named() == named(5) == ["sciq.acc", "piqa.acc"]
+    assert named(0, 5) == ["sciq.acc@0", "sciq.acc@5", "piqa.acc@0", "piqa.acc@5"]
+
+
+def test_a_record_is_read_without_the_fields_that_were_dropped() -> None:
+    corpus = {"source": "a.txt", "sources": {}, "deduplicate": False}
+    content = {"corpus": corpus, "model": {"n_layer": 2}, "training": {"threads": 1}}
+    config = recorded_config(content)
+    assert (config.corpus.source, config.model.n_layer) == ("a.txt", 2)
+    former = {"name": "old", "seeds": {"count": 3, "looks": [2, 3]}, "reported": "x.yaml"}
+    study = recorded_study(content | former)
+    assert (study.seeds, study.arm("baseline").config) == ([0, 1, 2], config)
+
+
+MINE = "name: mine\ncorpus: synthetic\nseeds: [0, 1]\n"
+
+
+@pytest.fixture
+def mine(parameters: Parameters) -> Path:
+    """A study of one's own that lies outside `params/`."""
+    file = parameters.top / "work" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(MINE, "utf-8")
+    return file
+
+
+def test_a_study_elsewhere_is_copied_and_may_be_changed(
+    mine: Path, parameters: Parameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mine.parent)
+    assert load_study("./mine.yaml") == load_study(mine) == load_study("mine")
+    mine.write_text(MINE.replace("[0, 1]", "[5]"), "utf-8")
+    assert load_study("mine.yaml").seeds == load_study("mine").seeds == [5]
+    copy = parameters.folder / "mine.yaml"
+    assert copy.read_text("utf-8") == COPY + mine.read_text("utf-8")
+    with pytest.raises(ConfigError, match=r"there is no 'other/x.yaml'"):
+        load_study("other/x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINE.replace("seeds", "seed"), "mine.yaml: seeds: is missing; add it; seed: 'seed' is"),
+        (MINE.replace("mine", "other"), "mine.yaml: name is 'other'; it must be 'mine'"),
+        ("name: [mine", "mine.yaml, line 1 is not valid YAML"),
+        (MINE, "mine.yaml: there is another params/mine.yaml; give yours another name"),
+    ],
+)
+def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(
+    text: str, said: str, mine: Path, parameters: Parameters
+) -> None:
+    (parameters.folder / "mine.yaml").write_text("name: mine\nseeds: [7]\n", "utf-8")
+    mine.write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as error:
+        load_study(mine)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+    assert load_study("mine").seeds == [7]
+
+
+def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load_study("final")
+    arm = study.arm("layernorm")
+    play, changed = scratch(study, arm, {"training.learning_rate": 0.01})
+    assert (play.name, play.plan, changed.baseline) == (".scratch", None, "layernorm")
+    assert changed.id == "final,layernorm,learning_rate=0.01"
+    assert changed.config.training.learning_rate == 0.01
+    assert changed.config.model == arm.config.model
+    assert len(scratch(study, arm, {"corpus.source": "x" * 200})[1].id) <= 120
+    assert scratch(study, arm, {}) == (study, arm)
+    monkeypatch.setenv("STUDY_HEADLESS", "1")  # in a sweep
+    assert scratch(study, arm, {"training.learning_rate": 0.01}) == (study, arm)

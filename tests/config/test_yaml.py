@@ -1,0 +1,104 @@
+"""YAML is read as version 1.2 says, without surprises, and a command says what stopped it."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.config.yaml import ConfigError, UserError, exit_status, read_yaml
+
+
+class RefusedError(UserError):
+    status = 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (UserError("no such thing; name another"), 1, "no such thing; name another"),
+        (ConfigError("model: is missing; add it"), 1, "model: is missing; add it"),
+        (RefusedError("flag -x"), 2, "flag -x"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "runs"),
+            1,
+            "No space left on device (runs)",
+        ),
+    ],
+)
+def test_what_stops_a_command_is_one_line_and_a_status(
+    error: Exception, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @exit_status
+    def command() -> None:
+        raise error
+
+    assert command() == status
+    assert capsys.readouterr() == ("", f"error: {said}\n")
+
+
+def test_a_command_says_its_own_status_and_a_bug_stays_one() -> None:
+    @exit_status
+    def command(answer: int | None) -> int | None:
+        """Answer."""
+        if answer == 9:
+            raise ValueError("a bug")
+        return answer
+
+    assert [command(answer) for answer in (None, 0, 3)] == [0, 0, 3]
+    assert command.__doc__ == "Answer."
+    with pytest.raises(ValueError, match="a bug"):
+        command(9)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("1e-3", 0.001),
+        ("3E+2", 300.0),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("-2.5e-8", -2.5e-8),
+        (".inf", float("inf")),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("no", "no"),
+        ("on", "on"),
+        ("true", True),
+        ("null", None),
+        ("'010'", "010"),
+        ("1-2", "1-2"),
+        ("[a, {b: 1}]", ["a", {"b": 1}]),
+    ],
+)
+def test_a_value_is_read_as_yaml_1_2_says(written: str, read: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"a: {written}", "utf-8")
+    (value,) = read_yaml(tmp_path / "a.yaml").values()
+    assert (value, type(value)) == (read, type(read))
+
+
+ALIAS = "an anchor or alias (& or *) stands here; write the value out, or quote it"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3", 'line 3 is not valid YAML: found duplicate key "a"'),
+        ("a: {n: 1, m: 1, m: 2}", 'line 1 is not valid YAML: found duplicate key "m"'),
+        ("a: &a [x]\nb: [*a, *a]", f"line 1 is not valid YAML: {ALIAS}"),
+        ("a: 1\nb: *a", f"line 2 is not valid YAML: {ALIAS}"),
+    ],
+)
+def test_what_another_reader_would_take_otherwise_is_refused(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as error:
+        read_yaml(tmp_path / "a.yaml")
+    assert str(error.value).startswith(f"a.yaml, {said}")
+
+
+def test_what_was_read_may_be_changed(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: {b: 1}", "utf-8")
+    read_yaml(tmp_path / "a.yaml")["a"]["b"] = 2
+    assert read_yaml(tmp_path / "a.yaml") == {"a": {"b": 1}}

@@ -1,0 +1,69 @@
+"""Made-up studies of any shape: their runs and traces, without training."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.config.plan import Plan
+from lib.config.study import Arm, Study
+from lib.stats.runs import tidy
+from tests.conftest import TINY
+from tests.samples import REFERENCES, made_up
+
+
+def design(**content: Any) -> Study:
+    """A study of the tiny model, of 100 steps."""
+    training = {"iterations": 100} | content.pop("training", {})
+    content = {"name": "made-up", "seeds": [0, 1, 2]} | content
+    return Study.model_validate(TINY | {"training": TINY["training"] | training} | content)
+
+
+NORMS = {"model.embedding_norm": ["none", "layernorm"]}
+
+
+def two_arms(n: int) -> Study:
+    """No layer and LayerNorm, of n seeds."""
+    return design(factors=NORMS, seeds=list(range(n)))
+
+
+def runs_of(
+    study: Study,
+    loss: Callable[[Arm, int], float],
+    references: dict[str, float] = REFERENCES,
+    **measures: Callable[[Arm, int], float],
+) -> pd.DataFrame:
+    """The tidy table of runs with these validation losses (nats) and further measures."""
+    runs = []
+    for arm in study.arms():
+        for seed in study.seeds:
+            own = {"loss": loss(arm, seed), "perplexity": float(np.exp(loss(arm, seed)))}
+            own |= {name: of(arm, seed) for name, of in measures.items()}
+            update = {"measures": own, "references": references}
+            runs.append(made_up(study, arm, seed).model_copy(update=update))
+    return tidy(runs)
+
+
+def trace_of(
+    runs: pd.DataFrame, rise: Callable[[str, int], float] = lambda *_: 0.0
+) -> pd.DataFrame:
+    """Training losses that fall from 4.2 to the run's own, but for a rise at step 30."""
+    parts = []
+    for run in runs.to_dict("records"):
+        loss = np.linspace(4.2, run["loss"], 100)
+        loss[29] = loss[28] + rise(run["arm"], run["seed"])
+        part = pd.DataFrame({"step": np.arange(1, 101), "loss": loss})
+        parts.append(part.assign(arm=run["arm"], seed=run["seed"]))
+    return pd.concat(parts, ignore_index=True)
+
+
+def noise(*key: int) -> float:
+    """A number of the standard normal distribution that belongs to a key."""
+    return float(np.random.default_rng(key).normal())
+
+
+def plan_of(**content: Any) -> Plan:
+    """A plan with little but what is asked of it."""
+    least = {"title": "t", "question": "q", "confirmatory": ["s"], "hypotheses": {"h": "says"}}
+    return Plan.model_validate(least | content)

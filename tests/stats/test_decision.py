@@ -1,0 +1,125 @@
+"""Every outcome of the three criteria, on made-up verdicts."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.config.plan import Plan
+from lib.config.preregistration import ClaimStatus
+from lib.stats.decision import decide
+from lib.stats.verdict import analyse
+from tests.stats.samples import NORMS, design, noise, plan_of, runs_of, trace_of
+
+QUALITY = "accuracy"
+HARM = {"says": "…", "test": ["layernorm", "none", QUALITY], "direction": "less", "family": "a"}
+CURE = {"says": "…", "test": ["layernorm", "none", "unstable"], "direction": "less"}
+
+
+def plan(**content: Any) -> Plan:
+    usual = {
+        "hypotheses": {"harm": HARM, "cure": CURE},
+        "primary": [QUALITY],
+        "secondary": ["ece", "inference_tokens_per_second"],
+        "smallest_effect_of_interest": {QUALITY: 0.02},
+        "instability": {"rise": 0.5, "last": 10, "start": 0.5},
+    }
+    return plan_of(**usual | content)
+
+
+def decided(
+    asked: Plan,
+    accuracy: float = 0.0,
+    spiky: tuple[str, ...] = (),
+    ece: float = 0.0,
+    speed: float = 0.0,
+    high: str = "",
+    spread: float = 1.0,
+) -> tuple[str, str]:
+    """Decide on LayerNorm, which shifts accuracy, ECE and speed by so much in eight runs; those of
+    `spiky` arms have a transient, those of the `high` one begin above chance."""
+    study = design(name="s", factors=NORMS, seeds=list(range(8)))
+
+    def of(base: float, shift: float, scale: float, key: int):
+        return lambda arm, seed: (
+            base + (arm.id != "none") * shift + scale * noise(seed, len(arm.id), key)
+        )
+
+    runs = runs_of(
+        study,
+        lambda arm, seed: 2.0 + 0.1 * noise(seed),
+        accuracy=of(0.3, accuracy, 0.003 * spread, 5),
+        ece=of(0.02, ece, 0.001, 6),
+        inference_tokens_per_second=of(1000.0, speed, 5.0, 7),
+    )
+    trace = trace_of(runs, lambda arm, seed: 1.0 if arm in spiky else 0.0)
+    trace.loc[(trace["arm"] == high) & (trace["step"] == 1), "loss"] = 9.0
+    claim = ClaimStatus("s", asked.hash, "CONFIRMATORY", [])
+    verdict = analyse(study, asked, claim, runs, trace, pd.DataFrame(), pd.DataFrame())
+    (decision,) = verdict.decisions
+    return decision["decision"], decision["rule"]
+
+
+NO_TEST = {"hypotheses": {"cure": CURE}, "primary": [QUALITY]}
+FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [QUALITY]}}}
+SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
+
+
+@pytest.mark.usefixtures("few_resamples")
+@pytest.mark.parametrize(
+    ("content", "made", "outcome"),
+    [
+        # 1. The baseline is stable.
+        ({}, {"accuracy": -0.05}, ("keep the baseline", "regression")),
+        (FAMILY | NO_TEST, {"accuracy": -0.05}, ("keep the baseline", "regression")),
+        (
+            {"hypotheses": {"same": SAME, "cure": CURE}},
+            {"accuracy": -0.05},
+            ("keep the baseline", "regression"),
+        ),
+        (
+            {"hypotheses": {"same": SAME, "cure": CURE}},
+            {"accuracy": -0.005},
+            ("keep the baseline", "tie"),
+        ),
+        ({"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}, {"accuracy": -0.01},
+         ("keep the baseline", "regression")),
+        ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
+        ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
+        (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
+        # 3. A tie: calibration first, then speed.
+        ({}, {"ece": -0.01}, ("adopt the arm", "tie")),
+        ({}, {"ece": 0.01, "speed": 200.0}, ("keep the baseline", "tie")),
+        ({}, {"speed": 200.0}, ("adopt the arm", "tie")),
+        ({}, {}, ("keep the baseline", "tie")),
+        # 2. The baseline is unstable.
+        ({}, {"spiky": ("none",)}, ("adopt the arm", "cost")),
+        ({}, {"spiky": ("none",), "accuracy": 0.1}, ("adopt the arm", "cost")),
+        ({}, {"spiky": ("none",), "accuracy": -0.05}, ("keep the baseline", "cost")),
+        ({}, {"spiky": ("none",), "accuracy": -0.018, "spread": 3.0}, ("undecided", "cost")),
+        ({"smallest_effect_of_interest": {"loss": 1}}, {"spiky": ("none",)}, ("undecided", "cost")),
+        ({}, {"spiky": ("none", "layernorm")}, ("keep the baseline", "stability")),
+        ({"alpha": 0.001}, {"spiky": ("none",)}, ("keep the baseline", "stability")),  # 2/256
+        # Not judged.
+        ({}, {"high": "none"}, ("undecided", "stability")),
+        ({}, {"spiky": ("none",), "high": "layernorm"}, ("undecided", "stability")),
+    ],
+)  # fmt: skip
+def test_a_decision_follows_the_three_criteria(
+    content: dict[str, Any], made: dict[str, Any], outcome: tuple[str, str]
+) -> None:
+    assert decided(plan(**content), **made) == outcome
+
+
+def test_a_tolerated_share_counts_as_stable() -> None:
+    tolerant = plan().instability.model_copy(update={"tolerated_share": 1.0})
+    asked = plan(instability=tolerant.model_dump(exclude_none=True))
+    assert decided(asked, spiky=("none",)) == ("keep the baseline", "tie")
+
+
+def test_nothing_is_decided_where_a_plan_asks_for_no_stability() -> None:
+    runs = runs_of(design(factors=NORMS), lambda arm, seed: 2.0)
+    shares = pd.DataFrame({"arm": ["none", "layernorm"], "share": np.nan})
+    for asked in (plan(instability=None), plan(hypotheses={"harm": HARM})):
+        assert decide(runs, pd.DataFrame(), pd.DataFrame(), shares, asked) == []

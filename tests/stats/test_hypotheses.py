@@ -1,0 +1,320 @@
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import ttost_paired
+
+from lib.config.plan import Family, Plan, read_plan
+from lib.stats.hypotheses import (
+    hypothesis_tests,
+    in_words,
+    planned_contrasts,
+    planned_pairs,
+)
+from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
+from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def results(runs: pd.DataFrame, **hypotheses: Any) -> pd.DataFrame:
+    table = hypothesis_tests(runs, decay_plan(hypotheses=hypotheses), rng())
+    return table.set_index("hypothesis", drop=False)
+
+
+def one(h: dict[str, Any], runs: pd.DataFrame, **plan: Any) -> dict[Any, Any]:
+    content = {"hypotheses": {"h": {"says": "…", "test": SLOWER["test"]} | h}} | plan
+    (row,) = hypothesis_tests(runs, decay_plan(**content), rng()).to_dict("records")
+    return row
+
+
+# Hypotheses
+
+
+def test_each_hypothesis_is_tested_as_it_claims() -> None:
+    runs = decay_runs()
+    rows = hypothesis_tests(runs, decay_plan(), rng()).set_index("hypothesis")
+    p = stats.ttest_1samp(deltas(runs, "0.3"), 0.02).pvalue
+    both = ttost_paired(deltas(runs, "0.1"), np.zeros(6), -0.02, 0.02)[0]
+    assert rows["p"].to_dict() == pytest.approx({"slower": p, "same": both})
+    assert rows["p_holm"].tolist() == pytest.approx(multipletests([p, both], method="holm")[1])
+    assert rows["answer"].tolist() == ["supported", "supported"]
+    assert rows["sentence"].tolist() == ["Leave it off.", ""]
+    low, high = stats.ttest_1samp(deltas(runs, "0.3"), 0).confidence_interval()
+    assert rows.loc["slower", ["t_low", "t_high"]].tolist() == pytest.approx([low, high])
+
+
+def test_an_answers_reason_is_what_was_asked_what_was_found_and_the_plans_sentence() -> None:
+    row = results(decay_runs(), slower=SLOWER).iloc[0].to_dict()
+    assert in_words(row) == (
+        "Weight decay of 0.3 raises the loss by more than 0.02 nats. weight_decay=0.3 - "
+        f"weight_decay=0 in validation loss (nats): {row['mean_delta']:+.4f} "
+        f"[{row['t_low']:+.4f}, {row['t_high']:+.4f}], claimed is > 0.02 (n = 6, "
+        f"p to support {row['p_holm']:.2g}, p to refute 1). Leave it off."
+    )
+
+
+def test_other_families_do_not_share_alpha() -> None:
+    alone = results(decay_runs(), slower=SLOWER | {"family": "a"}, same=SAME)
+    assert alone["p_holm"].tolist() == alone["p"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("shift", "h", "answer"),
+    [
+        (0.05, {"direction": "greater", "beyond": 0.02}, "supported"),
+        (0.00, {"direction": "greater", "beyond": 0.02}, "refuted"),
+        (0.02, {"direction": "greater", "beyond": 0.02}, "undecided"),
+        (-0.05, {"direction": "less", "beyond": 0.02}, "supported"),
+        (-0.02, {"direction": "less", "beyond": 0.02}, "undecided"),
+        (0.00, {"direction": "less", "beyond": 0.02}, "refuted"),
+        (0.05, {"direction": "less"}, "refuted"),
+        (-0.05, {"direction": "greater"}, "refuted"),
+        (0.00, {"direction": "greater"}, "refuted"),  # smaller than the smallest of interest
+        (-0.05, {"direction": "differs"}, "supported"),
+        (-0.05, {"direction": "differs", "beyond": 0.02}, "supported"),
+        (0.00, {"direction": "differs"}, "refuted"),
+        (0.02, {"direction": "differs", "beyond": 0.02}, "undecided"),
+        (0.00, {"equivalent_within": 0.02}, "supported"),
+        (-0.02, {"equivalent_within": 0.02}, "undecided"),
+        (-0.05, {"equivalent_within": 0.02}, "refuted"),
+    ],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_follows_from_where_the_difference_lies(
+    shift: float, h: dict[str, Any], answer: str, exact: bool
+) -> None:
+    runs = decay_runs(shift, n=8)
+    centre = deltas(runs, "0.3").mean() - shift  # the noise of eight seeds taken out
+    runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] -= centre
+    row = one(h | {"exact": exact}, runs)
+    assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
+
+
+def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one() -> None:
+    row = one({"direction": "differs"}, decay_runs(0.0), smallest_effect_of_interest={})
+    assert row["refuted_p"] == 1
+
+
+def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds() -> None:
+    """Of five seeds that all say the same, one of 32 patterns is as extreme: p = 2/32."""
+    h = {"direction": "greater", "exact": True}
+    row = one(h, decay_runs(n=5))
+    assert (row["p"], row["answer"]) == (2 / 32, "undecided")
+    assert row["seeds"] == 6  # 2/64
+    assert one(h, decay_runs(n=6))["answer"] == "supported"
+
+
+@pytest.mark.parametrize(
+    ("shift", "h", "side"),
+    [
+        (0.05, {"direction": "greater"}, "p"),
+        (-0.05, {"direction": "less"}, "p"),
+        (0.05, {"direction": "differs"}, "p"),
+        (0.00, {"equivalent_within": 0.02}, "p"),
+        (-0.05, {"direction": "greater"}, "refuted_p"),
+        (0.00, {"direction": "differs"}, "refuted_p"),
+        (0.05, {"equivalent_within": 0.02}, "refuted_p"),
+    ],
+)
+def test_a_p_equal_to_alpha_decides_nothing(shift: float, h: dict[str, Any], side: str) -> None:
+    """Of five seeds that all agree p is 1/32 or 2/32, to the bit: so is alpha here."""
+    runs, exact = decay_runs(shift, n=5), h | {"exact": True}
+    p = one(exact, runs)[side]
+    assert p in (1 / 32, 2 / 32)
+    answer = "supported" if side == "p" else "refuted"
+    assert one(exact, runs, alpha=p)["answer"] == "undecided"
+    assert one(exact, runs, alpha=np.nextafter(p, 1))["answer"] == answer
+
+
+@pytest.mark.parametrize(
+    ("shift", "h"),
+    [
+        (0.25, {"direction": "greater", "beyond": 0.25}),
+        (-0.25, {"direction": "less", "beyond": 0.25}),
+        (0.25, {"direction": "differs", "beyond": 0.25}),
+        (-0.25, {"direction": "differs", "beyond": 0.25}),
+        (0.25, {"equivalent_within": 0.25}),
+        (-0.25, {"equivalent_within": 0.25}),
+    ],
+)
+def test_differences_of_the_bound_itself_lie_on_neither_side(
+    shift: float, h: dict[str, Any]
+) -> None:
+    runs = decay_runs(n=8)
+    runs["loss"] = 2.0 + shift * (runs["arm"] == "weight_decay=0.3")  # exact in binary
+    row = one(h | {"exact": True}, runs)
+    assert {row["p"], row["refuted_p"]} <= {0.5, 1.0}  # one-sided, and twice that
+    assert row["answer"] == "undecided"
+
+
+def test_the_share_of_unstable_runs_is_tested_exactly() -> None:
+    runs = decay_runs()
+    runs["unstable"] = (runs["arm"] == "weight_decay=0.3").astype(float)
+    row = one({"test": [*SLOWER["test"][:2], "unstable"], "direction": "greater"}, runs)
+    assert (row["test"], row["p"], row["answer"]) == ("exact", 2 / 64, "supported")
+
+
+def test_a_diverged_run_leaves_its_pair_out() -> None:
+    runs = decay_runs()
+    runs.loc[(runs["arm"] == "weight_decay=0.3") & (runs["seed"] == 2), "loss"] = np.nan
+    row = one(SLOWER, runs)
+    assert row["n"] == 5
+    assert row["mean_delta"] == pytest.approx(deltas(runs, "0.3").drop(2).mean())
+
+
+def test_without_spread_or_pairs_nothing_is_decided() -> None:
+    row = one(SLOWER, decay_runs(spread=0.0))
+    assert row["answer"] == "undecided"
+    assert in_words(row).endswith("Ask again.")
+
+
+def test_arms_that_a_study_lacks_are_asked_elsewhere() -> None:
+    other = SAME | {"test": ["beta1=0.9", "weight_decay=0", "loss"]}
+    assert [*results(decay_runs(), slower=SLOWER, other=other).index] == ["slower"]
+
+
+# Families
+
+
+@pytest.fixture(scope="module")
+def second() -> Plan:
+    return read_plan("second.yaml")
+
+
+def confirmatory() -> pd.DataFrame:
+    """Runs of the second plan's arms: `rescued` equals `none`, the others do not."""
+    include = [
+        {"name": "rescued",
+         "levels": {"model.embedding_norm": "layernorm", "model.branch_multiplier": 35.36}}
+    ]  # fmt: skip
+    factors = {"model.embedding_norm": ["none", "layernorm", "rmsnorm", "scale"]}
+    study = design(factors=factors, include=include, seeds=list(range(8)))
+    shift = {"none": 0.0, "rescued": 0.0, "layernorm": 0.1, "rmsnorm": 0.11, "scale": 0.102}
+
+    def of(scale: float, base: float, sign: float):
+        def value(arm, seed):
+            own = noise(seed, list(shift).index(arm.id), int(base))
+            return base + sign * shift[arm.id] * scale + 0.003 * scale * own
+
+        return value
+
+    return runs_of(
+        study,
+        of(1, 2, 1),
+        macro_accuracy_zero_shot=of(0.2, 0.6, -1),
+        macro_accuracy_few_shot=of(0.2, 0.7, -1),
+        gradient_cosine=of(1, 0.5, 1),
+    )
+
+
+def test_families_are_tested_as_their_plan_says(second: Plan) -> None:
+    runs = confirmatory()
+    contrasts, tests = planned_contrasts(runs, second, rng())
+    for name, family in second.families.items():
+        own = tests[tests["family"] == name].set_index(["arm", "baseline", "measure"])
+        asked = [(*pair, m) for m in family.measures for pair in family.contrasts]
+        assert sorted(own.index) == sorted(asked)
+        peers = []
+        for arm, baseline, measure in own.index:
+            values = runs.pivot(index="seed", columns="arm", values=measure)
+            one, other = values[arm], values[baseline]
+            if family.test == "equivalence":
+                margin = second.smallest_effect_of_interest[measure]
+                peers.append(ttost_paired(one, other, -margin, margin)[0])
+            else:
+                peers.append(stats.ttest_rel(one, other).pvalue)
+        assert own["p"].tolist() == pytest.approx(peers)
+        assert own["p_holm"].tolist() == pytest.approx(multipletests(peers, method="holm")[1])
+        assert set(own["test"]) == {family.test}
+    answer = tests.set_index(["family", "arm", "baseline", "measure"])["answer"]
+    assert answer["primary", "layernorm", "none", "perplexity"] == "harms"
+    assert answer["smoothness", "layernorm", "none", "gradient_cosine"] == "helps"
+    assert answer["mechanism", "rescued", "none", "perplexity"] == "undecided"
+    key = ("equivalence", "rescued", "none", "macro_accuracy_zero_shot")
+    assert answer[key] == "no difference beyond ± 0.01"
+    # A contrast in two families keeps one row, and both tests.
+    assert not contrasts.duplicated(["arm", "baseline", "measure"]).any()
+    keys = "arm == 'rescued' and baseline == 'none' and measure == 'perplexity'"
+    assert tests.query(keys)["family"].tolist() == ["mechanism", "equivalence"]
+    (row,) = contrasts.query(keys).to_dict("records")
+    (difference,) = tests.query(keys + " and test == 't'").to_dict("records")
+    assert (row["family"], row["test"]) == ("mechanism", "t")
+    assert row["p_holm"] == difference["p_holm"]
+    alone = contrasts.query("arm == 'layernorm' and baseline == 'rmsnorm'")
+    assert set(alone["family"]) == {""}  # only tested for equivalence: its difference is not
+
+
+@pytest.mark.parametrize(("calmer", "worse"), [(8, 0), (6, 1), (5, 0), (3, 3), (0, 2), (0, 0)])
+def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer: int, worse: int) -> None:
+    rest = [0] * (8 - calmer - worse)
+    runs = runs_of(two_arms(8), lambda arm, seed: 2.0)
+    before, after = [1] * calmer + [0] * worse + rest, [0] * calmer + [1] * worse + rest
+    runs["unstable"] = [float(x) for x in before + after]
+    family = Family(contrasts=[["layernorm", "none"]], measures=["unstable"], test="exact")
+    plan = plan_of(families={"stability": family.model_dump()}, secondary=["unstable"])
+    contrasts, tests = planned_contrasts(runs, plan, rng())
+    peer = mcnemar([[len(rest), worse], [calmer, 0]], exact=True).pvalue
+    (row,) = tests.to_dict("records")
+    assert row["p"] == pytest.approx(peer)
+    said = {True: "helps" if calmer > worse else "harms", False: "undecided"}[peer < 0.05]
+    assert row["answer"] == (said if calmer + worse else "no difference in any seed")
+    (contrast,) = contrasts.query("measure == 'unstable'").to_dict("records")
+    assert (contrast["family"], contrast["test"]) == ("stability", "exact")
+    assert np.isnan(contrast["t_p"])  # of a share, t says nothing
+
+
+def test_a_test_without_a_p_says_so_and_counts_in_its_family(second: Plan) -> None:
+    runs = confirmatory()
+    lost = (runs["arm"] == "rmsnorm") & (runs["seed"] > 0)
+    runs.loc[lost, ["perplexity", "macro_accuracy_zero_shot", "macro_accuracy_few_shot"]] = np.nan
+    _, tests = planned_contrasts(runs, second, rng())
+    primary = tests[tests["family"] == "primary"].set_index(["arm", "measure"])
+    assert set(primary.loc["rmsnorm", "answer"]) == {"not tested"}
+    assert primary["p_holm"].min() == pytest.approx(6 * primary["p"].min())
+
+
+def test_pairs_stay_within_their_setting(second: Plan) -> None:
+    arms = [(v, s) for s in ("a", "b") for v in ("none", "layernorm", "rmsnorm", "new")]
+    runs = pd.DataFrame(
+        [
+            {"arm": f"{v},{s}", "variant": v, "setting": s, "baseline": f"none,{s}", "seed": 0}
+            for v, s in arms
+        ]
+    )
+    assert planned_pairs(runs, second) == {
+        pair: families
+        for s in ("a", "b")
+        for pair, families in {
+            (f"layernorm,{s}", f"none,{s}"): ["primary", "smoothness"],
+            (f"rmsnorm,{s}", f"none,{s}"): ["primary", "smoothness"],
+            (f"layernorm,{s}", f"rmsnorm,{s}"): ["equivalence"],
+            (f"new,{s}", f"none,{s}"): [],
+        }.items()
+    }
+
+
+def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too() -> None:
+    h = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0.1", "loss"]}
+    plan = decay_plan(hypotheses={"h": h | {"direction": "differs"}})
+    contrasts, _ = planned_contrasts(decay_runs(), plan, rng())
+    pairs = set(zip(contrasts["arm"], contrasts["baseline"], strict=True))
+    assert ("weight_decay=0.3", "weight_decay=0.1") in pairs
+    assert set(contrasts["measure"]) == {"loss"}
+
+
+def test_a_p_of_exactly_the_level_decides_nothing(second: Plan) -> None:
+    runs = confirmatory()
+    p = planned_contrasts(runs, second, rng())[1]["p_holm"].min()
+    for alpha, decided in ((p, False), (np.nextafter(p, 1), True)):
+        other = second.model_copy(update={"alpha": float(alpha)})
+        again = planned_contrasts(runs, other, rng())[1]
+        assert (set(again.loc[again["p_holm"] == p, "answer"]) != {"undecided"}) == decided

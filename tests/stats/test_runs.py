@@ -1,0 +1,319 @@
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.config.io import write_json
+from lib.config.metrics import MEASURES
+from lib.config.study import Study
+from lib.results import MachineFacts, RunResult, Stretch, write_raw
+from lib.stats.paired import contrast_table
+from lib.stats.runs import (
+    ResultError,
+    check,
+    collect,
+    machine_settings,
+    melt_columns,
+    other_settings,
+    read_parquet,
+    read_table,
+    study_results,
+    tidy,
+)
+from tests.conftest import TINY
+from tests.samples import EXECUTED, TRAINED, sample_runs
+
+
+@pytest.fixture
+def runs(tiny_study: Study) -> list[RunResult]:
+    return sample_runs(tiny_study)
+
+
+def changed(runs: list[RunResult], index: int, **fields: Any) -> list[RunResult]:
+    return [r.model_copy(update=fields) if i == index else r for i, r in enumerate(runs)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    return tmp_path
+
+
+def written(folder: Path, run: RunResult) -> Path:
+    path = folder / "tiny" / run.arm / f"seed-{run.seed}" / "result.json"
+    write_json(path, run.model_dump())
+    return path
+
+
+def test_an_incomplete_study_is_refused_naming_every_missing_run(
+    tiny_study: Study, runs: list[RunResult], here: Path
+) -> None:
+    for run in runs[1:3]:  # none seed 1, layernorm seed 0
+        written(here, run)
+    with pytest.raises(ResultError, match="no result of none seed 0; layernorm seed 1"):
+        collect(tiny_study)
+    for run in runs:
+        written(here, run)
+    assert collect(tiny_study) == runs
+
+
+def test_raw_tables_of_all_runs_are_joined_wherever_their_folders_are(
+    tiny_study: Study, here: Path
+) -> None:
+    def folder(arm: str, seed: int) -> Path:
+        return here / "elsewhere" / f"{arm}-{seed}"
+
+    for arm in ("none", "layernorm"):
+        for seed in (0, 1):
+            folder(arm, seed).mkdir(parents=True)
+            write_raw(folder(arm, seed), "trace", pd.DataFrame({"step": [1], "loss": [4.0 + seed]}))
+    trace = read_parquet(tiny_study, "trace", folder)
+    assert trace.groupby("arm")["loss"].agg(list).to_dict() == {
+        "none": [4.0, 5.0],
+        "layernorm": [4.0, 5.0],
+    }
+    assert read_parquet(tiny_study, "stock_items", folder).empty
+    with pytest.raises(FileNotFoundError):
+        read_parquet(tiny_study, "trace")
+
+
+def provenance(**fields: Any) -> Callable[[RunResult], dict[str, Any]]:
+    """Another account of what a run was trained with, or of the machine that trained it."""
+
+    def changed_account(run: RunResult) -> dict[str, Any]:
+        trained = run.provenance["trained"]
+        account = trained | {name: fields[name] for name in fields if name in trained}
+        machine = {name: fields[name] for name in fields if name not in trained}
+        account["machine"] = trained["machine"] | machine
+        return {"provenance": run.provenance | {"trained": account}}
+
+    return changed_account
+
+
+def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]:
+    return lambda run: {"config": run.config | {section: run.config[section] | fields}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (lambda _: {"study_hash": "0" * 64}, "study hash is 000000000000"),
+        (config("training", iterations=11), "training.iterations is 11, the study says 12"),
+        (config("model", embedding_norm="none"), "model.embedding_norm is 'none'"),
+        (lambda _: {"suite_hash": None}, "has suite_hash None and the others have 'dddd"),
+        (lambda _: {"corpus_sha256": "f" * 64}, "has corpus_sha256 'ffff"),
+        (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
+    ],
+)
+def test_mixed_runs_are_refused_naming_the_offender(
+    fields: Callable[[RunResult], dict[str, Any]],
+    message: str,
+    tiny_study: Study,
+    runs: list[RunResult],
+) -> None:
+    mixed = changed(runs, 2, **fields(runs[2]))
+    with pytest.raises(ResultError, match="run layernorm seed 0") as error:
+        check(tiny_study, mixed)
+    assert message in str(error.value)
+    assert "delete runs/tiny/layernorm/seed-0 and rerun" in str(error.value)
+
+
+def stretch(start: int, end: int, **settings: Any) -> Stretch:
+    machine = {"device": "cpu", "threads": 1, "micro_batch_size": 4, "evaluation_batch_size": 8}
+    also = {"processes": 1, "device_name": "", "vector_level": "", "cores": 1, "platform": ""}
+    account = MachineFacts.model_validate(machine | also | settings)
+    return Stretch(start=start, end=end, machine=account, packages={"torch": "2.13.0"})
+
+
+MOVED = [stretch(0, 5), stretch(5, 12, micro_batch_size=2)]
+RESUMED = [stretch(0, 5), stretch(5, 12)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        (provenance(device="cuda"), "device cuda"),
+        (provenance(threads=2), "threads 2"),
+        (provenance(packages={"torch": "2.10.0"}), "torch 2.10.0, "),
+        (provenance(processes=2), "processes 2"),
+        (provenance(compile=True), "compile True"),
+        (lambda _: {"stretches": MOVED}, "(up to step 5) and torch 2.13.0"),
+    ],
+)
+def test_runs_of_a_seed_from_unlike_machines_are_refused_naming_the_run_and_its_settings(
+    fields: Callable[[RunResult], dict[str, Any]],
+    settings: str,
+    tiny_study: Study,
+    runs: list[RunResult],
+) -> None:
+    other = changed(runs, 2, **fields(runs[2]))
+    assert settings in machine_settings(other[2])
+    assert settings not in machine_settings(runs[2])
+    said = f"layernorm seed 0 has settings of the machine .*{re.escape(settings)}"
+    with pytest.raises(ResultError, match=said):
+        check(tiny_study, other)
+
+
+def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(
+    runs: list[RunResult], tiny_study: Study
+) -> None:
+    assert [run.seed for run in runs] == [0, 1, 0, 1]
+    check(tiny_study, changed(changed(runs, 1, stretches=MOVED), 3, stretches=MOVED))
+    for at in range(4):
+        also = {"checkpoint_interval": 7, "cores": at + 1, "evaluation_batch_size": at + 1}
+        runs = changed(runs, at, stretches=[stretch(0, 12, **also)])
+    check(tiny_study, runs)
+    check(tiny_study, changed(runs, 2, stretches=RESUMED))  # killed, and continued on its machine
+
+
+def test_settings_that_follow_from_the_batch_may_differ_with_it() -> None:
+    factors = {"training.batch_size": [4, 8]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    own = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    own = changed(own, 0, stretches=[stretch(0, 12)], tokens=768)
+    own = changed(own, 1, stretches=[stretch(0, 12, micro_batch_size=2)], tokens=1536)
+    check(study, own)
+
+
+@pytest.mark.parametrize("field", ["initial_weights", "batches", "tokens", "steps"])
+def test_unpaired_or_unequally_trained_runs_are_refused(
+    field: str, tiny_study: Study, runs: list[RunResult]
+) -> None:
+    other: Any = 1 if field in ("tokens", "steps") else "0" * 64
+    with pytest.raises(ResultError, match=f"has {field}"):
+        check(tiny_study, changed(runs, 3, **{field: other}))
+
+
+def test_both_sides_of_any_contrast_have_one_budget() -> None:
+    """Whatever the first factor is: here it is not the embedding's normalization."""
+    study = Study.model_validate(
+        TINY | {"name": "s", "factors": {"model.n_layer": [2, 4]}, "seeds": [0]}
+    )
+    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    for i, run in enumerate(runs):  # deeper models have other weights
+        runs[i] = run.model_copy(update={"initial_weights": run.arm})
+    check(study, runs)
+    for field, value in (("tokens", 1), ("steps", 1), ("batches", "other")):
+        with pytest.raises(ResultError, match=f"run n_layer=4 seed 0 has {field}"):
+            check(study, changed(runs, 1, **{field: value}))
+
+
+def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so() -> None:
+    factors = {"training.iterations": [12, 24], "model.embedding_norm": ["none", "layernorm"]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    for i, run in enumerate(runs):
+        steps = run.config["training"]["iterations"]
+        runs[i] = run.model_copy(
+            update={"steps": steps, "tokens": 64 * steps, "batches": f"of {steps} steps"}
+        )
+    check(study, runs)
+    table = contrast_table(tidy(runs), ["perplexity"], np.random.default_rng(0))
+    assert set(table["budget"]) == {"training.iterations"}
+    within = [("iterations=12,layernorm", "iterations=12,none")]
+    same = contrast_table(tidy(runs), ["perplexity"], np.random.default_rng(0), pairs=within)
+    assert same["budget"].tolist() == [""]
+
+
+def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_name() -> None:
+    content = {"name": "t", "seeds": [0, 1], "factors": {"code": ["base", "case"]}}
+    study = Study.model_validate(TINY | content)
+    runs = [
+        run.model_copy(update={"provenance": {"trained": TRAINED | code, "executed": EXECUTED}})
+        for run in sample_runs(study, {"base": [20.0, 22.0], "case": [19.0, 20.0]})
+        for code in [{"code": run.levels["code"] * 10}]
+    ]
+    check(study, runs)
+    more = config("model", added_by_the_patch=1)(runs[2])
+    check(study, changed(runs, 2, **more))
+    check(study, changed(runs, 2, initial_weights="e" * 64, parameters=2))  # another shape
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({field: "e" * 64}, f"has {field} 'eee")
+        for field in ("initial_weights", "batches", "corpus_sha256", "suite_hash")
+    ]
+    refused += [({"tokens": 5}, "has tokens 5"), (config("model", n_layer=1)(runs[2]), "n_layer")]
+    for fields, said in refused:
+        with pytest.raises(ResultError, match=rf"run case seed 0 .*{said}.*commit casecasecase.*"):
+            check(study, changed(runs, 2, **fields))
+
+
+def test_a_diverged_run_may_have_spent_less(tiny_study: Study, runs: list[RunResult]) -> None:
+    diverged = {"status": "diverged", "diverged_at": 3, "tokens": 64, "steps": 3, "batches": "0"}
+    check(tiny_study, changed(runs, 3, **diverged))
+
+
+def test_the_tidy_table_has_one_row_per_run_and_every_measure(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    table = tidy(runs)
+    assert table[["arm", "seed"]].to_numpy().tolist() == [
+        ["none", 0], ["none", 1], ["layernorm", 0], ["layernorm", 1]
+    ]  # fmt: skip
+    assert set(MEASURES) <= set(table.columns)
+    assert table["perplexity"].tolist() == [r.measures["perplexity"] for r in runs]
+
+
+def test_an_arm_beside_the_grid_is_a_variant_of_its_own_name() -> None:
+    levels = {"model.embedding_norm": "none", "training.iterations": 24}
+    content = {"name": "s", "factors": {"model.embedding_norm": ["none"]}, "seeds": [0]}
+    longer = {"name": "longer", "levels": levels, "baseline": "none"}
+    study = Study.model_validate(TINY | content | {"include": [longer]})
+    table = tidy(sample_runs(study, {"none": [20.0], "longer": [19.0]}))
+    assert table["variant"].tolist() == ["none", "longer"]
+    contrasts = contrast_table(table, ["perplexity"], np.random.default_rng(0))
+    assert contrasts["budget"].tolist() == ["training.iterations"]
+
+
+def test_study_results_leave_diverged_runs_out_of_means(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
+    summary = study_results(tiny_study, mixed)["summary"]
+    assert summary["none"]["perplexity"] == {
+        "n": 1,
+        "mean": runs[1].measures["perplexity"],
+        "sd": None,
+    }
+    assert summary["layernorm"]["perplexity"]["n"] == 2
+
+
+def test_tables_of_all_runs_are_joined_and_diverged_runs_have_none(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
+    tasks = read_table(mixed, "tasks")
+    assert tasks[["variant", "seed"]].to_numpy().tolist() == [
+        ["none", 1], ["layernorm", 0], ["layernorm", 1]
+    ]  # fmt: skip
+    assert read_table(mixed, "no such table").empty
+
+
+def test_last_point_gathers_the_columns_of_a_prefix() -> None:
+    curve = pd.DataFrame(
+        [
+            {"arm": arm, "variant": arm, "setting": "", "seed": 0, "step": step}
+            | {"residual_norm_0": step + 1.0, "residual_norm_1": step + 2.0, "other": 9.0}
+            for arm, last in (("a", 2), ("b", 4))
+            for step in (0, last)
+        ]
+    )
+    table = melt_columns(curve, "residual_norm_", "block")
+    assert table.set_index(["arm", "block"])["value"].to_dict() == {
+        ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
+    }  # fmt: skip
+
+
+def test_other_settings_name_neither_the_variant_nor_the_factor() -> None:
+    factors = {"model.embedding_norm": ["none", "layernorm"], "training.learning_rate": [0.1, 1.0]}
+    two = Study.model_validate(TINY | {"name": "two", "factors": factors, "seeds": [0]})
+    arms = pd.DataFrame({"arm": [arm.id for arm in two.arms()]})
+    assert set(other_settings(arms, two, "training.learning_rate")) == {""}
+    factors |= {"training.gradient_clip": [None, 1.0]}
+    three = Study.model_validate(TINY | {"name": "three", "factors": factors, "seeds": [0]})
+    arms = pd.DataFrame({"arm": [arm.id for arm in three.arms()]})
+    names = other_settings(arms, three, "training.learning_rate")
+    assert list(dict.fromkeys(names)) == ["gradient_clip=none", "gradient_clip=1"]

@@ -1,0 +1,138 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.config.study import Study
+from lib.stats.paired import contrast_table
+from lib.stats.runs import read_table, tidy
+from lib.stats.tables import (
+    by_arm,
+    contrast_overview,
+    numbers,
+    provenance_table,
+    readable,
+    reference_table,
+    result_table,
+    seed_tables,
+    summary_table,
+)
+from tests.samples import PROVENANCE, TRAINED, sample_runs
+from tests.stats.samples import design, runs_of
+
+
+@pytest.fixture
+def runs(tiny_study: Study) -> pd.DataFrame:
+    return tidy(sample_runs(tiny_study))
+
+
+def test_the_summary_gives_mean_and_sample_standard_deviation(runs: pd.DataFrame) -> None:
+    table = summary_table(runs)
+    assert [*table] == ["none", "layernorm"]
+    perplexity = table.loc["validation perplexity"]
+    assert perplexity.tolist() == ["21.000 ± 1.414", "19.500 ± 0.707"]  # sqrt(2), sqrt(1/2)
+    assert table.loc["diverged"].tolist() == ["0", "0"]
+
+
+def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs: pd.DataFrame) -> None:
+    runs["unstable"] = [1.0, 0.0, 0.0, 0.0]
+    runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
+    column = summary_table(runs)["none"]
+    assert (column["runs"], column["diverged"]) == ("2", "1")
+    assert column["validation perplexity"] == "22.000 ± n/a"
+    assert column["unstable runs, as a share"] == "0.50"
+
+
+def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
+    runs: pd.DataFrame,
+) -> None:
+    name = "macro accuracy, zero-shot"
+    runs["macro_accuracy_zero_shot"] = [None] * 4
+    assert name not in summary_table(runs).index
+    runs["macro_accuracy_zero_shot"] = [0.5, 0.6, None, None]
+    assert summary_table(runs).loc[name].tolist() == ["0.5500 ± 0.0707", "n/a"]
+
+
+def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
+    runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
+    table = summary_table(runs, "calibration")
+    assert table.loc["expected calibration error", "none"] == "0.0300 ± 0.0141"
+    assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
+
+
+def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(
+    runs: pd.DataFrame,
+) -> None:
+    row = seed_tables(runs)[0].loc["layernorm"]
+    assert row.tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
+    runs.loc[0, "perplexity"] = float("nan")
+    assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
+
+
+def test_an_estimate_is_written_with_its_interval_or_without_one() -> None:
+    assert numbers(0.5, -0.25, 1.25) == "+0.500 [-0.250, +1.250]"
+    assert numbers(0.5, np.nan, np.nan) == "+0.500 (no interval)"
+
+
+def test_tables_are_readable_and_an_empty_one_stays_so() -> None:
+    table = pd.DataFrame({"arm": ["a"], "n": [1000], "x": [1234.5678], "y": [None]})
+    assert readable(table, 1).loc["a"].tolist() == ["1000", "1,234.6", "n/a"]
+    assert readable(None).empty
+    assert readable(table.iloc[:0]).empty
+
+
+def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs: pd.DataFrame) -> None:
+    contrasts = contrast_table(runs, ["perplexity", "accuracy"], np.random.default_rng(0))
+    table = contrast_overview(contrasts)
+    assert [*table] == ["validation perplexity", "next-token accuracy"]
+    assert table.index.tolist() == ["layernorm - none"]
+    assert table.iloc[0, 0].startswith("-1.500 [")
+    longer = contrast_overview(contrasts.assign(budget="training.iterations"))
+    assert longer.index.tolist() == ["layernorm - none (training.iterations differs)"]
+    one_arm = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], np.random.default_rng(0))
+    assert contrast_overview(one_arm).empty
+
+
+def test_references_have_their_perplexity_and_the_arms_above_them() -> None:
+    study = design(factors={"model.embedding_norm": ["none", "layernorm", "scale"]})
+    losses = {"none": 2.0, "layernorm": 3.0, "scale": 4.0}
+    runs = runs_of(study, lambda arm, seed: losses[arm.id])
+    table = reference_table(runs).set_index("reference")
+    assert table["nats"].tolist() == [4.2, 3.35, 2.5]
+    assert table.loc["a bigram model", "perplexity"] == pytest.approx(np.exp(2.5))
+    assert table["arms_above"].tolist() == [0, 1, 2]
+    other = runs.assign(**{"corpus.source": "other", "bigram_loss": 1.0})
+    joined = reference_table(pd.concat([runs, other]))
+    assert joined.groupby("text", sort=False)["nats"].min().tolist() == [2.5, 1.0]
+    assert reference_table(runs_of(study, lambda *_: 2.0, references={})).empty
+
+
+def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
+    runs = sample_runs(tiny_study)
+    trained = TRAINED | {"commit": "b" * 40}
+    changed = {"provenance": PROVENANCE | {"trained": trained}, "resumed_at": [5]}
+    column = provenance_table([runs[0].model_copy(update=changed), *runs[1:]]).iloc[:, 0]
+    assert column["commit"] == f"{'b' * 40}, {'a' * 40}"
+    assert (column["device"], column["torch"]) == ("cpu", "2.13.0")
+    assert column["resumed after a stop"] == "True, False"
+
+
+def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> None:
+    table = by_arm(read_table(sample_runs(tiny_study), "token_classes"), ["token_class"], "mean", 1)
+    assert table.loc["alphabetic"].tolist() == ["1.5 ± 0.7", "1.5 ± 0.7"]
+    assert table.loc["numeric"].tolist() == ["n/a", "n/a"]
+
+
+def test_a_run_is_listed_with_what_it_measured_beside_its_baseline_but_for_speeds(
+    tiny_study: Study,
+) -> None:
+    speed = {"throughput": {"training_tokens_per_second": 9.0}}
+    result = sample_runs(tiny_study)[0].model_copy(update=speed)
+    rows = result_table(result)["this run"]
+    assert rows["validation perplexity"] == "20.000"
+    assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task
+    baseline = result.model_copy(update={"arm": "other", "measures": {"perplexity": 21.5}})
+    table = result_table(result, baseline)
+    assert [*table] == ["this run", "other"]
+    assert table.loc["validation perplexity"].tolist() == ["20.000", "21.500"]
+    assert table.loc["next-token accuracy"].tolist() == ["0.2500", "n/a"]
+    assert table.loc["training speed (tokens/s)"].tolist() == ["9", "n/a"]

@@ -1,0 +1,130 @@
+"""The whole verdict: it repeats, tests nothing where a study is exploratory, and is that of the
+record."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lib.config.plan import Plan
+from lib.config.preregistration import ClaimStatus
+from lib.record.archive import Record
+from lib.results import RunResult
+from lib.stats.runs import tidy
+from lib.stats.verdict import Verdict, analyse, for_terminal
+from tests.stats.decay import decay_plan, decay_runs, decay_study
+from tests.stats.samples import trace_of
+
+NONE = pd.DataFrame()
+
+
+def analysed(
+    plan: Plan | None, runs: pd.DataFrame, name: Any = "CONFIRMATORY", *because: str
+) -> Verdict:
+    claim = ClaimStatus("decay", plan.hash if plan else None, name, list(because))
+    study = decay_study(runs["seed"].nunique())
+    return analyse(study, plan, claim, runs, trace_of(runs), NONE, NONE)
+
+
+@pytest.mark.parametrize("name", ["CONFIRMATORY", "UNVERIFIED"])
+def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name: str) -> None:
+    """Also where git cannot tell: the status says so, and what the tests say stays."""
+    verdict = analysed(decay_plan(), decay_runs(), name)
+    kept = verdict.as_json()
+    assert {name: a["answer"] for name, a in kept["answers"].items()} == dict.fromkeys(
+        ("slower", "same"), "supported"
+    )
+    assert kept["standing"] == name
+    shown = verdict._repr_markdown_()
+    assert shown.startswith("**slower: supported.** Weight decay of 0.3 raises the loss")
+    for word in ("rule", "layer", "H0", "H1"):
+        assert word not in shown
+
+
+def test_an_exploratory_study_has_differences_and_no_tests() -> None:
+    for plan in (decay_plan(), None):
+        verdict = analysed(plan, decay_runs(), "EXPLORATORY", "it names no plan")
+        kept = verdict.as_json()
+        assert (kept["answers"], kept["hypothesis_tests"], kept["tests"]) == ({}, [], [])
+        assert kept["exploratory_because"] == ["it names no plan"]
+        assert {row["p_holm"] for row in kept["contrasts"]} == {None}
+        assert all(row["t_low"] < row["mean_delta"] < row["t_high"] for row in kept["contrasts"])
+        assert verdict._repr_markdown_().startswith("Nothing is tested: ")
+
+
+def test_a_verdict_is_json_repeats_and_names_its_tables() -> None:
+    runs = decay_runs()
+    one, two = (analysed(decay_plan(), runs).as_json() for _ in "ab")
+    assert json.dumps(one, allow_nan=False) == json.dumps(two)
+    assert {"references", "stability_map"} <= set(one)
+    assert "task_contrasts" not in one  # no suite was asked
+
+
+def test_a_terminal_shows_each_hypothesis_with_its_answer() -> None:
+    kept = analysed(decay_plan(), decay_runs()).as_json()
+    decision = {"arm": "weight_decay=0.3", "decision": "keep the baseline", "rule": "regression",
+                "reason": "it is worse"}  # fmt: skip
+    lines = [*for_terminal(kept | {"decisions": [decision]}, 80)]
+    assert lines[:2] == ["CONFIRMATORY", "  slower: SUPPORTED"]
+    assert "  same: SUPPORTED" in lines
+    assert "Leave it off." in " ".join(" ".join(lines).split())
+    assert lines[-2:] == ["  weight_decay=0.3: KEEP THE BASELINE", "    regression: it is worse"]
+    assert max(map(len, lines)) <= 80
+    other = analysed(decay_plan(), decay_runs(), "EXPLORATORY", "its seeds differ").as_json()
+    assert [*for_terminal(other, 80)] == ["EXPLORATORY; its seeds differ"]
+
+
+# The record
+
+DROPPED = {"percentile_coverage", "seeds_needed", "g_z", "severity_in_noise"}
+"""Columns that tables had when these studies were recorded."""
+
+
+def of_today(record: Record) -> dict[str, Any]:
+    """Analyse what a record holds as 03 does."""
+    runs = [RunResult.model_validate(run) for run in record.runs]
+    claim = ClaimStatus(record.study, None, record.verdict["standing"], [])
+    raw = [record.joined(name) for name in ("trace", "items", "stock_items")]
+    found = analyse(record.parameters, record.plan, claim, tidy(runs), *raw).as_json()
+    return dict(json.loads(json.dumps(found)))
+
+
+def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
+    """Name each recorded value that is another, beyond the last digits of a float."""
+    if isinstance(then, dict):
+        for key in then.keys() - DROPPED:
+            yield from differing(now.get(key), then[key], f"{place}.{key}")
+    elif isinstance(then, list):
+        assert len(now) == len(then), place
+        for number, pair in enumerate(zip(now, then, strict=True)):
+            yield from differing(*pair, f"{place}[{number}]")
+    elif isinstance(then, float) and now is not None:
+        if not math.isclose(now, then, rel_tol=1e-9, abs_tol=1e-12):
+            yield f"{place}: {now}, was {then}"
+    elif now != then:
+        yield f"{place}: {now!r}, was {then!r}"
+
+
+TABLES = [
+    *("contrasts", "tests", "hypothesis_tests", "stability", "stability_map"),
+    *("references", "task_contrasts", "leave_one_out"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["confirmatory-2", "modern"])
+def test_a_published_verdict_follows_from_its_runs_by_todays_code(study: str) -> None:
+    """The first has families of tests, Holm's p and the suite; the second a plan's hypotheses."""
+    record = Record(study)
+    now, then = of_today(record), record.verdict
+    for name in TABLES:
+        if name in then:
+            earlier = [{k: v for k, v in row.items() if k in now[name][0]} for row in then[name]]
+            assert list(differing(now[name], earlier, name)) == []
+    by_tests = then["answers"] if then.get("hypothesis_tests") else {}  # else by rules: published
+    words = [{name: a["answer"] for name, a in of.items()} for of in (now["answers"], by_tests)]
+    assert words[0] == words[1]
+    assert len(then["contrasts"]) == {"confirmatory-2": 66, "modern": 10}[study]

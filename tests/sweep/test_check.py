@@ -1,0 +1,238 @@
+"""What would stop a study is found before anything trains, and what it takes is said."""
+
+import json
+import math
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from statsmodels.stats.power import TTestPower
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn import functional as F
+
+from lib.config.plan import Plan
+from lib.config.schema import RunConfig
+from lib.config.study import Study, load_study
+from lib.config.yaml import UserError
+from lib.data.suite import INSTALL
+from lib.sweep import check
+from lib.sweep.check import Size, estimate, load_and_check, memory, power, shortened, size_of
+from lib.train.machine import autocast, prepare, random_stream
+from lib.train.model import GPT, count_parameters, optimizer_groups
+from tests.conftest import TINY
+
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of parameter files, and the working folder."""
+    monkeypatch.setattr("lib.config.study.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.config.plan.PLANS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, name: str, **content: object) -> None:
+    text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content)
+    (folder / f"{name}.yaml").write_text(text, "utf-8")
+
+
+def faults(*names: str) -> list[str]:
+    with pytest.raises(UserError) as error:
+        load_and_check(list(names))
+    return f"error: {error.value}".split("\n")
+
+
+def test_sound_studies_are_returned_each_once(folder: Path) -> None:
+    write(folder, "one")
+    write(folder, "two")
+    studies = load_and_check(["one", "params/two.yaml", "one"])
+    assert [study.name for study in studies] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"plan": "absent.yaml"}, "plan: there is no params/plans/absent.yaml ("),
+        ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
+        pytest.param(
+            {"machine": {"device": "cuda"}},
+            "machine.device: 'cuda' does not work on this machine",
+            marks=WITHOUT_GPU,
+        ),
+        ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
+        ({"corpus": "socket"}, "corpus.source: 'socket' "),
+        ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
+        ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
+        ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
+        (
+            {"factors": {"model.block_size": [8, 60_000]}},
+            "synthetic: too short: the train part has 19800 characters and model.block_size 60000",
+        ),
+    ],
+)
+def test_trouble_is_found_early_and_never_hides_anothers(
+    content: dict[str, object], message: str, folder: Path
+) -> None:
+    (folder / "broken.yaml").write_text("[]")
+    (folder / "empty.txt").touch()
+    (folder / "latin.txt").write_bytes("é\n".encode("latin-1") * 100)
+    (folder / "short.txt").write_text("a" * 100)
+    write(folder, "tried", **content)
+    write(folder, "other", training={"iteration": 1})
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        found = faults("other", "tried", "nosuch")
+    assert found[0].startswith("error: other.yaml: training.iteration: 'iteration' is unknown")
+    assert found[1].startswith("error: study: 'nosuch' is unknown")
+    assert found[2].startswith(f"error: tried.yaml: {message}")
+    assert len(found) == 3
+
+
+@WITHOUT_GPU
+def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
+    write(folder, "bad", plan="a.yaml", corpus="c.txt", machine={"device": "cuda"})
+    fields = ["plan:", "corpus.source:", "machine.device:"]
+    assert [fault.split()[2] for fault in faults("bad")] == fields
+    write(folder, "far", machine={"device": "cuda"})
+    assert [study.name for study in load_and_check(["far"], is_local=False)] == ["far"]
+
+
+def test_what_needs_more_memory_than_the_machine_has_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"SC_PHYS_PAGES": 32 * 10**9 // 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
+    write(folder, "large", factors={"model.n_embd": [16, 64_000]}, machine={"device": "cpu"})
+    (fault,) = faults("large")
+    said = "model: with n_embd 64000, n_layer 2, block_size 16 and 60 symbols a run needs 1,57"
+    assert fault.startswith(f"error: large.yaml: {said}")
+    (on_a_cluster,) = load_and_check(["large"], is_local=False)
+    assert on_a_cluster.name == "large"
+
+
+@pytest.mark.slow  # imports the harness
+def test_a_stock_task_that_cannot_be_asked_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
+    evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
+    write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
+    (fault,) = faults("asks")
+    assert fault == "error: asks.yaml: evaluation.tasks: 'piqq' is unknown; did you mean 'piqa'?"
+    monkeypatch.setattr(check, "has_harness", lambda: False)
+    (fault,) = faults("asks")
+    assert fault == f"error: asks.yaml: evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
+
+
+def test_a_study_begun_on_another_device_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "study_folder", lambda name: tmp_path / name)
+    result = tmp_path / "smoke" / "none" / "seed-0" / "result.json"
+    result.parent.mkdir(parents=True)
+    for device in ("cpu", "cuda"):
+        trained = {"machine": {"device": device}, "parameters": {"training": {"precision": "fp32"}}}
+        result.write_text(json.dumps({"provenance": {"trained": trained}}), "utf-8")
+        if device == prepare(load_study("smoke")).device:
+            assert [study.name for study in load_and_check(["smoke"])] == ["smoke"]
+        else:
+            with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:
+                load_and_check(["smoke"])
+            assert f": set machine.device: {device}, or delete smoke" in str(error.value)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}],
+    ids=str,
+)
+def test_memory_is_within_a_tenth_of_what_torch_counts(
+    fields: dict[str, Any], precision: str
+) -> None:
+    model = {"n_layer": 4, "n_head": 4, "n_embd": 64, "block_size": 64} | fields
+    content = {"model": model, "training": {"precision": precision, "batch_size": 4}}
+    config, symbols = RunConfig.model_validate(content), 500
+    net = GPT(config.model, symbols, random_stream(0, "weights"))
+    optimizer = torch.optim.AdamW(optimizer_groups(net, 0.1), fused=True)
+
+    def micro_batch() -> None:
+        x = torch.randint(symbols, (4, 64))
+        with autocast(precision, "cpu"):
+            loss = F.cross_entropy(net(x).flatten(0, 1).float(), x.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    micro_batch()
+    optimizer.step()
+    optimizer.zero_grad()
+    tracker = MemTracker()
+    tracker.track_external(net, optimizer)
+    with tracker:
+        micro_batch()
+        tracker.reset_mod_stats()
+        micro_batch()  # with the second one all gradients are there
+    counted = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    stated = memory(config, Size(symbols, count_parameters(net), 0.0))
+    assert sum(stated.values()) == pytest.approx(counted, rel=0.1)
+
+
+def test_the_cost_of_a_study_is_counted_and_measured(tiny_study: Study) -> None:
+    lines = list(estimate(tiny_study, None, None))
+    config = tiny_study.arm("layernorm").config
+    size = size_of(config)
+    tokens = 12 * 4 * 16
+    assert size.parameters == count_parameters(GPT(config.model, size.symbols, None))
+    looked_up = 16 * 16  # position embeddings
+    assert size.flops == tokens * (6 * (size.parameters - looked_up) + 12 * 2 * 16 * 16)
+    assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
+    assert lines[1].split() == ["parameters", f"{size.parameters:,}"]
+    assert any("ms a step; all runs 0.00 h" in line for line in lines)
+    assert any(line.startswith("  H200, 35% of 67 TFLOP/s") for line in lines)
+    assert lines[-1].startswith("Power takes a plan with hypotheses")
+
+
+def claiming(**claim: Any) -> Plan:
+    test = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0", "loss"]}
+    content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
+    content |= {"hypotheses": {"h": test | claim}, "smallest_effect_of_interest": {"loss": 0.05}}
+    return Plan.model_validate(content)
+
+
+def test_the_power_is_the_textbook_s() -> None:
+    _, table, warning = power(claiming(direction="differs"), 8, 0.5, "0.5")
+    header, row = table.splitlines()
+    assert header.split() == ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
+    *_, found, seeds = row.split()
+    assert float(found) == pytest.approx(TTestPower().power(1.0, 8, 0.05), abs=0.015)
+    assert float(seeds) == math.ceil(TTestPower().solve_power(1.0, None, 0.05, 0.8))
+    assert warning == "warning: 8 seeds are too few for h"
+
+
+def test_what_seeds_can_show_takes_a_spread() -> None:
+    plan = claiming(direction="differs", exact=True)
+    warned, unknown = power(plan, 5, None, None)
+    assert "an exact test of 5 seeds cannot reach its level; 6 seeds can" in warned
+    assert unknown.startswith("Power is unknown: name a pilot study")
+    with pytest.raises(UserError, match="did you mean 'pilot'"):
+        list(power(plan, 5, None, "pilott"))
+
+
+def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
+    factors = {"model.embedding_norm": ["none", "layernorm", "center"]}
+    factors |= {"training.learning_rate": [1e-3, 1e-2, 1e-1]}
+    training = {"iterations": 300, "schedule": "warmup_cosine"}
+    content = TINY | {"name": "long", "seeds": [3, 4, 5], "factors": factors, "training": training}
+    short = shortened(Study.model_validate(content | {"plan": "preregistration.yaml"}))
+    ids = ["none,learning_rate=0.001", "none,learning_rate=0.01"]
+    assert ([arm.id for arm in short.arms()], short.seeds, short.plan) == (ids, [3, 4], None)
+    assert (short.training.iterations, short.training.schedule) == (5, "warmup_cosine")
+    horizons = {"training.iterations": [300, 600, 1200]}
+    short = shortened(Study.model_validate(content | {"factors": horizons}))
+    assert [arm.config.training.iterations for arm in short.arms()] == [5, 6]

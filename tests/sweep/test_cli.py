@@ -1,0 +1,108 @@
+"""Any command line is followed or refused in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.config.io import ROOT
+from lib.sweep import cli
+from lib.sweep.sweep import Sweep
+
+
+@pytest.fixture(autouse=True)
+def _signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("words", "sweep"),
+    [
+        ("", Sweep(["final"])),
+        ("--jobs 2 params/smoke.yaml", Sweep(["params/smoke.yaml"], jobs=2)),
+        ("smoke -j2 final -n", Sweep(["smoke", "final"], jobs=2, dry_run=True)),
+        ("--stop-after 11.5 smoke --replace", Sweep(["smoke"], stop_after=11.5, replace=True)),
+        ("--until train smoke", Sweep(["smoke"], ["--until", "train"])),
+        ("--profile params/slurm smoke", Sweep(["smoke"], ["--profile", "params/slurm"])),
+    ],
+)
+def test_studies_and_flags_come_in_any_order(
+    words: str, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sweep] = []
+    monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
+    assert cli.main(words.split()) == 0
+    assert asked == [sweep]
+    assert sweep.is_local == ("--profile" not in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--jobs 2.5 smoke", "--jobs/-j: 2.5; give a number above 0"),
+        ("--jobs 0 smoke", "--jobs/-j: 0; give a number above 0"),
+        ("--stop-after nan", "--stop-after: nan; give a number above 0"),
+        ("smoke -j", "--jobs/-j: expected one argument"),
+        ("--jbos 2", "unrecognized arguments: --jbos"),
+        ("--retries x", "--retries/--restart-times/-T: invalid"),
+        ("tset", "study: 'tset' is unknown; did you mean 'test'?"),
+        ("smok --jobs 2", "study: 'smok' is unknown; did you mean 'smoke'?"),
+        ("help", "study: 'help' is unknown; did you mean '--help'?"),
+        ("paper -x", "paper: '-x' is no argument of this command"),
+        ("verify --fresh", "verify: '--fresh' is no argument of this command"),
+        ("pack smoke", "study: 'pack' is unknown"),
+        ("traces dose --to csv", "unrecognized arguments: csv"),
+        ("estimate", "the following arguments are required: study"),
+        ("export smoke/none/0", "the following arguments are required: --to"),
+        ("estimate smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
+    ],
+)
+def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) in (1, 2)
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"error: {message}")
+
+
+def test_a_full_disk_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "runs")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr("lib.sweep.check.load_and_check", lambda *_: [])
+    assert cli.main(["smoke"]) == 1
+    assert capsys.readouterr().err == "error: No space left on device (runs)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "marks"),
+    [
+        (["--fast"], "not slow and not long and not benchmark"),
+        ([], "not long and not benchmark"),
+        (["--all"], "not benchmark"),
+    ],
+)
+def test_the_tests_that_are_run_are_of_a_tier(
+    words: list[str], marks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr("os.execv", lambda *command: called.append(command))
+    cli.main(["test", *words, "-x", "tests/config"])
+    ((program, command),) = called
+    assert command[:5] == [program, "-m", "pytest", "-n", "auto"]
+    assert command[-4:] == ["-m", marks, "-x", "tests/config"]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["verify", "--help"]])
+def test_help_needs_no_package(words: list[str]) -> None:
+    """-S: without site-packages."""
+    command = [sys.executable, "-S", "-m", "lib.sweep.cli", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={})
+    assert done.returncode == 0, done.stderr
+    assert "./run_all.sh" in done.stdout

@@ -1,0 +1,105 @@
+"""Commits as arms: what cannot be one, in one line, and a change to the model as an arm."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.config.study import Study
+from lib.config.yaml import ConfigError
+from lib.sweep.code_arms import resolve
+from tests.conftest import TINY, Tree, run_git
+
+
+def design(*levels: str) -> Study:
+    factors = {"code": list(levels)}
+    return Study.model_validate(TINY | {"name": "t", "seeds": [0], "factors": factors})
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A repository with some branches, by the commit that each names."""
+    monkeypatch.setattr("lib.config.code.ROOT", tmp_path)
+    git = partial(run_git, tmp_path)
+    git("init", "-q", "-b", "main")
+    commits = {}
+    for branch in ("main", "try/it", "gone"):
+        git("checkout", "-q", "-B", branch)
+        (tmp_path / "model.py").write_text(branch, "utf-8")
+        git("add", "--all")
+        git("commit", "-qm", branch)
+        commits[branch] = git("rev-parse", "HEAD")
+    git("branch", "same", "main")
+    git("update-ref", "refs/remotes/origin/gone", commits["gone"])  # as a clone knows a branch
+    git("checkout", "-q", "main")
+    git("branch", "-D", "gone")
+    return commits
+
+
+def test_a_level_is_the_commit_that_it_names(checkout: dict[str, str]) -> None:
+    short = checkout["try/it"][:9]
+    found = resolve(design("main", short, "gone"))
+    assert found == {"main": checkout["main"], short: checkout["try/it"], "gone": checkout["gone"]}
+    assert [arm.id for arm in design("main", "try/it").arms()] == ["main", "try-it"]
+    assert resolve(Study.model_validate(TINY | {"name": "t", "seeds": [0]})) == {}
+
+
+@pytest.mark.parametrize(
+    ("level", "said"),
+    [
+        ("nowhere", "'nowhere' is no commit, branch or tag here; `git fetch` it, or commit"),
+        ("same", "'main' and 'same' are one commit, "),
+    ],
+)
+def test_what_cannot_be_an_arm_is_refused_in_one_line(
+    level: str, said: str, checkout: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"^t\.yaml: factors\.code: ") as error:
+        resolve(design("main", level))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_outside_git_no_commit_is_an_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lib.config.code.ROOT", tmp_path)
+    with pytest.raises(ConfigError, match="names commits, and this folder is no clone; clone it"):
+        resolve(design("main", "other"))
+
+
+@pytest.mark.slow
+def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "embedding-norm")
+    git = partial(run_git, tree.root)
+    git("init", "-q", "-b", "main")
+    git("add", "--all")
+    git("commit", "-qm", "As it is")
+    git("checkout", "-q", "-b", "patch")
+    model = tree.root / "lib/train/model.py"
+    whole = model.read_text("utf-8")
+    assert whole.count("F.gelu(") == 1
+    model.write_text(whole.replace("F.gelu(", "F.silu("), "utf-8")
+    git("commit", "-qam", "SiLU in place of GELU")
+    git("checkout", "-q", "main")
+    evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+    tree.write_study("patched", factors={"code": ["main", "patch"]}, evaluation=evaluation)
+    status, text = tree.run_all("patched", "--until", "train")
+    assert status == 0, text
+
+    commits = {name: git("rev-parse", name) for name in ("main", "patch")}
+    assert json.loads((tree.root / "runs/patched/commits.json").read_text()) == commits
+    results: dict[str, Any] = {
+        name: json.loads((tree.run_folder("patched", name) / "result.json").read_text())
+        for name in commits
+    }
+    trained = {name: result["provenance"]["trained"] for name, result in results.items()}
+    for name, commit in commits.items():
+        assert trained[name]["code"] == commit
+        assert trained[name]["commit"] == commits["main"]  # of the checkout that ran the sweep
+    main, patch = results["main"], results["patch"]
+    for name in ("initial_weights", "batches", "corpus_sha256", "seed"):
+        assert main[name] == patch[name]
+    assert main["final_weights"] != patch["final_weights"]
+    assert trained["main"]["training_digest"] != trained["patch"]["training_digest"]
+    assert "No run is missing or stale" in tree.run_all("patched", "--until", "train")[1]

@@ -1,0 +1,215 @@
+"""A notebook counts as executed only where all of it was, and it says of itself how it went."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import papermill
+import psutil
+import pytest
+
+from lib.config.io import ROOT, result_file, study_folder
+from lib.config.study import Study
+from lib.results import status_of
+from lib.sweep import execute as module
+from lib.sweep.execute import ExecutionError, execute, made_from, main
+
+WRITE = "from pathlib import Path; Path(result).write_text('{}')"
+
+
+@pytest.fixture
+def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Write a notebook `02_train` whose variable `result` is where its result belongs; all that
+    executing it makes goes to a folder of the test's. Return the executed notebook's path."""
+    monkeypatch.setattr("lib.config.io.RUNS", tmp_path / "runs")
+    monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(module, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    result = result_file("02_train", "tiny", "none", 1)
+
+    def write(*cells: str) -> Path:
+        notebook = nbformat.v4.new_notebook()
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}  # noqa: E501  # fmt: skip
+        parameters = "study = arm = ''\nseed = 0"
+        first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+        sources = [f"result = {str(result)!r}", *cells]
+        notebook.cells = [first, *map(nbformat.v4.new_code_cell, sources)]
+        nbformat.write(notebook, tmp_path / "02_train.ipynb")
+        return result.with_name("02_train.ipynb")
+
+    return write
+
+
+@pytest.mark.slow
+def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
+    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By this Python, whatever the machine calls python3, and with the threads it is given."""
+    elsewhere = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.write_text('{"argv": ["/bin/false"], "display_name": "", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "STUDY_HEADLESS"]
+    output = write_notebook(
+        f"import os, sys, json; values = [sys.prefix, *(os.environ[n] for n in {names})]",
+        "open(result, 'w').write(json.dumps([*values, arm, seed]))",
+    )
+    before = [result_file(name, "tiny") for name in ("03_analysis", "04_figures")]
+    before += [module.archived_file("tiny"), tmp_path / "runs" / "paper-embedding-norm.txt"]
+    for path in before:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    result = execute("02_train", tiny_study, "none", 1)
+    assert json.loads(result.read_text()) == [sys.prefix, "1", "1", "1", "none", 1]
+    assert status_of(output)["status"] == "completed"
+    assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folder of a machine
+    assert not any(path.exists() for path in before)  # what was made from the last result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "options", "reason"),
+    [
+        ("raise ValueError('no such luck')", {}, "ValueError: no such luck"),
+        ("import os; os.kill(os.getpid(), 9)", {}, "DeadKernelError"),
+        ("import time; time.sleep(60)", {"execution_timeout": 1}, "CellTimeoutError"),
+    ],
+)
+def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
+    cell: str, options: dict[str, Any], reason: str, write_notebook: Callable[..., Path],
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of a killed kernel and of a timeout papermill leaves every cell `completed`."""
+    real = papermill.execute_notebook
+    monkeypatch.setattr(papermill, "execute_notebook", lambda *a, **k: real(*a, **k, **options))
+    output = write_notebook(WRITE, cell, "print('never reached')")
+    with pytest.raises(ExecutionError, match=reason):
+        execute("02_train", tiny_study, "none", 1)
+    stamp = status_of(output)
+    assert (stamp["status"], reason in stamp["reason"]) == ("failed", True)
+    assert nbformat.read(output, 4).cells[0].source.startswith("# FAILED")
+    assert not (output.parent / "result.json").exists()
+
+
+def test_a_notebook_without_its_result_does_not_count(
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the result of an earlier execution; a run is given its arm, its seed and its plan's
+    hash."""
+    output, options = write_notebook(), dict[str, Any]()
+
+    def execute_notebook(source: str, output: str, parameters: Any, **words: Any) -> None:
+        options.update(words, parameters=parameters)
+        nbformat.write(nbformat.v4.new_notebook(), output)
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
+    monkeypatch.setattr(module, "load_plan", lambda study: SimpleNamespace(hash="f" * 64))
+    output.parent.mkdir(parents=True)
+    (output.parent / "result.json").write_text("of an earlier execution")
+    with pytest.raises(
+        ExecutionError, match=r"the notebook wrote no .*result\.json; see .*02_train"
+    ):
+        execute("02_train", tiny_study, "none", 1)
+    stamp = status_of(output)
+    assert (stamp["status"], stamp["preregistration"]) == ("failed", "f" * 64)
+    assert {"commit", "clean", "seconds"} <= stamp.keys()
+    assert options["parameters"] == {"study": "tiny", "arm": "none", "seed": 1}
+    assert options["config"].KernelManager.transport == "ipc"  # ports clash
+
+
+def test_a_folder_too_long_for_a_socket_is_said_instead_of_waiting_for_ever(
+    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    write_notebook()
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with pytest.raises(ExecutionError, match=r"TMPDIR is too long .* set TMPDIR=/tmp"):
+        execute("02_train", tiny_study, "none", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["02_train", "smok"], "did you mean 'smoke'"),
+        (["02_train", "smoke", "layer"], "did you mean 'layernorm'"),
+        (["02_train", "smoke", "none", "7"], "it has [0, 1]"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_runs(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "end_with_parent", lambda: None)
+    assert main(*words) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_holds_a_gpu_that_no_other_has(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.delenv(module.GPUS, raising=False)
+    with module._own_gpu() as none:
+        assert none is None
+    monkeypatch.setenv(module.GPUS, "3;4,5")
+    waited: list[str | None] = []
+
+    def wait() -> None:
+        with module._own_gpu() as gpu:
+            waited.append(gpu)
+
+    with module._own_gpu() as first:
+        with module._own_gpu() as second:
+            assert [first, second] == ["3", "4,5"]
+            assert module.kernel_environment(tiny_study, second)["CUDA_VISIBLE_DEVICES"] == "4,5"
+            waiting = threading.Thread(target=wait, daemon=True)
+            waiting.start()
+            time.sleep(0.3)
+            assert not waited
+        waiting.join(10)
+        assert waited == ["4,5"]
+
+
+def test_what_a_notebook_of_a_study_is_made_from_is_its_content(
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was = made_from("03_analysis", tiny_study)
+    fewer = tiny_study.model_copy(update={"seeds": [0]})
+    assert {name for name, value in made_from("03_analysis", fewer).items() if value != was[name]} == {"study"}  # noqa: E501  # fmt: skip
+    assert was["code"] != made_from("04_figures", tiny_study)["code"]
+    for file in (ROOT / "lib" / "stats").glob("*.py"):
+        os.utime(file)
+    assert made_from("03_analysis", tiny_study) == was
+    monkeypatch.setattr(module, "sha256", lambda path: "0" * 64)
+    assert made_from("03_analysis", tiny_study)["code"] != was["code"]
+    assert study_folder("tiny").name == "tiny"
+
+
+ORPHAN = "from lib.sweep.execute import end_with_parent; end_with_parent(); {}; import time; time.sleep(60)"  # noqa: E501
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_the_one_that_started_it() -> None:
+    """Also when that was killed."""
+    start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {!r}]); import time; time.sleep(60)"  # noqa: E501  # fmt: skip
+    ready = "print('ready', flush=True)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", start.format(ORPHAN.format(ready))], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert parent.stdout
+    assert parent.stdout.readline() == b"ready\n"
+    (child,) = psutil.Process(parent.pid).children()
+    parent.kill()
+    parent.wait()
+    assert psutil.wait_procs([child], timeout=10)[1] == []

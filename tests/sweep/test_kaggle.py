@@ -1,0 +1,256 @@
+"""A session on Kaggle runs a study from read-only inputs, the next continues it, and what they
+leave enters the record at home only as it was made."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from nbclient import NotebookClient
+
+from lib.config.io import ROOT
+from lib.sweep import kaggle
+from tests.conftest import TINY, Tree, copy_repository, environment
+from tests.record.conftest import run_tiny, tiny  # noqa: F401
+
+Change = Callable[[str, bytes], bytes | None]
+
+
+def rewritten(file: Path, name: str, change: Change) -> Path:
+    """Write a copy of a zip with each member's content changed; None leaves it out."""
+    to = file.with_name(f"{name}.zip")
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
+        for member in old.namelist():
+            if (content := change(member, old.read(member))) is not None:
+                new.writestr(member, content)
+    return to
+
+
+def edited(ending: str, change: Callable[[Any], Any]) -> Change:
+    def edit(name: str, content: bytes) -> bytes:
+        if not name.endswith(ending):
+            return content
+        value = json.loads(content)
+        change(value)
+        return json.dumps(value).encode()
+
+    return edit
+
+
+@pytest.fixture(scope="session")
+def packed(tiny: Path) -> Path:  # noqa: F811
+    """The zip of the tiny study."""
+    done = run_tiny(tiny, "pack")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("at home: ./run_all.sh import tiny.zip\n")
+    return tiny / "tiny.zip"
+
+
+@pytest.mark.slow
+def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed: Path) -> None:
+    with zipfile.ZipFile(packed) as content:
+        names = content.namelist()
+    assert {"params/tiny.yaml", "params/plan.yaml", "runs/tiny/03_analysis.ipynb"} <= {*names}
+    assert sum(name.endswith("02_train.ipynb") for name in names) == 6
+    assert not [name for name in names if "checkpoints" in name or name.endswith(".lock")]
+
+
+@pytest.mark.slow
+def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(packed) as content:
+        run = next(name for name in content.namelist() if "/none/seed-" in name)
+    folder, seed = "/".join(run.split("/")[:4]), run.split("/")[3].removeprefix("seed-")
+    result = f"{folder}/result.json"
+
+    def lower(run: Any) -> None:
+        run["measures"]["loss"] = 1.5
+
+    def without(name: str) -> Change:
+        return lambda member, content: None if member == name else content
+
+    def cut(member: str, content: bytes) -> bytes:
+        return content[:-1] if member == f"{folder}/trace.parquet" else content
+
+    broken = tmp_path / "broken.zip"
+    broken.write_bytes(b"no zip")
+    refused = {
+        broken: "broken.zip cannot be unpacked",
+        rewritten(packed, "cut", cut): f"none seed {seed}: trace.parquet is not the file",
+        rewritten(packed, "forged", edited(result, lower)): f"none seed {seed}: its notebook",
+        rewritten(packed, "gone", without(f"{folder}/02_train.ipynb")): "02_train.ipynb",
+        rewritten(packed, "nameless", without("params/tiny.yaml")): "tiny",
+        rewritten(packed, "empty", lambda name, _: b"" if name.startswith("params") else None): (
+            "it must hold the runs of one study"
+        ),
+    }
+    home = tmp_path / "home"
+    (home / "params" / "plans").mkdir(parents=True)
+    lines = run_tiny(home, "import", *map(str, refused)).stdout.splitlines()
+    assert len(lines) == len(refused)
+    for line, (file, said) in zip(lines, refused.items(), strict=True):
+        assert line.startswith(file.name)
+        assert said in line
+    assert not (home / "runs").exists()
+    assert not (home / "papers").exists()
+    assert not list((home / "params").glob("*.yaml"))
+
+    (home / "params" / "tiny.yaml").write_text("name: tiny\n", "utf-8")
+    assert "there is another params/tiny.yaml" in run_tiny(home, "import", str(packed)).stdout
+    (home / "params" / "tiny.yaml").unlink()
+    twice = run_tiny(home, "import", str(packed), str(packed)).stdout.splitlines()
+    assert twice == [
+        "tiny: imported, papers/paper/record/tiny/",
+        "tiny.zip: 'tiny' is in runs/ or in the record already",
+    ]
+    verified = json.loads(run_tiny(home, "verify").stdout.splitlines()[-1])
+    assert verified["paper"]["faults"] == []
+
+
+def test_of_what_sessions_left_the_furthest_run_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(place: str, *files: str) -> None:
+        for file in files:
+            path = tmp_path / "input" / place / "runs" / "probe" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(place, "utf-8")
+
+    write("a", "none/seed-0/result.json", "none/seed-1/checkpoints/x/step-0000000010-abc.pt")
+    write(
+        "b",
+        "none/seed-0/checkpoints/x/step-0000000090-abc.pt",
+        "none/seed-1/checkpoints/x/step-0000000020-abc.pt",
+    )
+    write("b", "none/seed-2/provenance.json")
+    write("c", "none/seed-3/result.json")
+    with zipfile.ZipFile(tmp_path / "input" / "probe.zip", "w") as packed:
+        packed.write(tmp_path / "input/c/runs/probe/none/seed-3/result.json",
+                     "runs/probe/none/seed-4/result.json")  # fmt: skip
+    here = tmp_path / "working" / "runs" / "probe"
+    (here / "none" / "seed-2").mkdir(parents=True)
+    monkeypatch.setattr(kaggle, "kaggle_folder", lambda: tmp_path)
+    monkeypatch.setattr(kaggle, "study_folder", lambda study: here.with_name(study))
+    assert kaggle.resume_from_inputs("probe") == "4 runs taken up"
+    taken = {path.relative_to(here / "none").as_posix(): path.read_text()
+             for path in here.rglob("*") if path.is_file()}  # fmt: skip
+    assert taken == {
+        "seed-0/result.json": "a",
+        "seed-1/checkpoints/x/step-0000000020-abc.pt": "b",
+        "seed-3/result.json": "c",
+        "seed-4/result.json": "c",
+    }
+    assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
+    monkeypatch.setattr(kaggle, "kaggle_folder", lambda: None)
+    assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
+
+
+def test_a_sweep_in_a_cell_prints_its_lines_and_has_nothing_of_the_kernel_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = 'echo "$@"; echo "${MPLBACKEND-no} ${FORCE_COLOR-no} ${PIP_NO_INDEX-no}"; exit 7'
+    (tmp_path / "run_all.sh").write_text(script, "utf-8")
+    monkeypatch.setattr(kaggle, "ROOT", tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "inline")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(kaggle, "kaggle_folder", lambda: None)
+    assert kaggle.sweep("probe", 1.5) == 7
+    assert capsys.readouterr().out == "probe --here --stop-after 1.5\nno no no\n"
+    (tmp_path / "input" / "wheels").mkdir(parents=True)
+    (tmp_path / "input" / "wheels" / "snakemake-9.whl").touch()
+    monkeypatch.setattr(kaggle, "kaggle_folder", lambda: tmp_path)
+    assert kaggle.sweep("probe", 1.5) == 7
+    assert capsys.readouterr().out.endswith("no no 1\n")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def set_writable(folder: Path, writable: bool) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.chmod((0o755 if path.is_dir() else 0o644) & (0o777 if writable else 0o555))
+
+
+def run_session(top: Path, hours: float, *outputs: Path) -> tuple[Path, str]:
+    """Run 00_kaggle as by hand for a study beside it, from inputs that cannot be written; return
+    the working folder, and all that was shown as text."""
+    inputs, working = top / "input", top / "working"
+    repository = inputs / "datasets" / "owner" / "embedding-norm"
+    copy_repository(repository)
+    templates = Path("papers", "embedding-norm", "templates")
+    shutil.copytree(ROOT / templates, repository / templates)
+    for number, output in enumerate(outputs):
+        shutil.copytree(output, inputs / "notebooks" / f"output-{number}")
+    working.mkdir()
+    study = TINY | {
+        "name": "mine",
+        "factors": {"model.embedding_norm": ["none", "layernorm"]},
+        "seeds": [3],
+        "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
+    }
+    (working / "mine.yaml").write_text(yaml.safe_dump(study), "utf-8")
+    content = nbformat.read(repository / "notebooks" / "00_kaggle.ipynb", 4)
+    (cell,) = (c for c in content.cells if "parameters" in c.metadata.get("tags", []))
+    cell.source = f"study = './mine.yaml'\nhours = {hours}"
+    set_writable(inputs, False)
+    before = contents(inputs)
+    try:
+        client = NotebookClient(content, kernel_name="python3", timeout=600, allow_errors=True)
+        client.execute(cwd=str(working))
+    finally:
+        set_writable(inputs, True)
+    assert contents(inputs) == before
+    outputs_of = [output for cell in content.cells for output in cell.get("outputs", [])]
+    shown = [output.get("text", "") or str(output.get("data", "")) for output in outputs_of]
+    assert "error" not in {output.output_type for output in outputs_of}, "".join(shown)
+    return working, "".join(shown)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_study_of_one_s_own_runs_continues_in_a_second_session_and_comes_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
+    monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched
+    for name in ("PYTHONPATH", "STUDY_HEADLESS", "VIRTUAL_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    first, text = run_session(tmp_path / "one", 1.0)
+    assert "0 runs taken up" in text
+    assert "EXPLORATORY" in text
+    assert "image/png" in text
+    assert "\x1b" not in text
+    assert text.endswith("at home: ./run_all.sh import mine.zip\n")
+
+    half = tmp_path / "half"
+    shutil.copytree(first, half, ignore=shutil.ignore_patterns("*.zip", "papers", "0[134]*"))
+    (half / "runs/mine/layernorm/seed-3/result.json").unlink()
+    second, text = run_session(tmp_path / "two", 1.0, half)
+    assert "2 runs taken up" in text
+    results = {
+        (top, arm): json.loads((top / f"runs/mine/{arm}/seed-3/result.json").read_text())
+        for top in (first, second)
+        for arm in ("none", "layernorm")
+    }
+    assert results[first, "none"] == results[second, "none"]  # and so was not made again
+    again = results[second, "layernorm"]
+    assert again["final_weights"] == results[first, "layernorm"]["final_weights"]
+
+    monkeypatch.undo()
+    home = Tree(tmp_path / "home")
+    status, text = home.run_all("import", str(second / "mine.zip"))
+    assert (status, "mine: imported" in text) == (0, True), text
+    status, text = home.run_all("verify", "mine")
+    assert (status, re.search("mine: as published: .* 2 runs, 2 beginnings", text) is None) == (
+        0, False
+    ), text  # fmt: skip

@@ -1,0 +1,106 @@
+"""A run in training: in a sweep only its step is written; who looks sees its curve grow."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lib.config.study import Study
+from lib.config.yaml import HEADLESS
+from lib.data.text import Corpus
+from lib.figures.style import variant
+from lib.sweep.live import INTERVAL, SHARE, STEP_FILE, LiveCurve
+from tests.train.samples import train
+
+
+def row(step: int, **fields: Any) -> dict[str, Any]:
+    return {"step": step, "loss": 4.0 / step, "grad_norm": 1.5, "tokens": 64 * step} | fields
+
+
+@pytest.fixture
+def curve(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCurve:
+    """Of a run of which nobody watches the notebook."""
+    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    monkeypatch.setenv(HEADLESS, "1")
+    found = LiveCurve(tiny_study, tiny_study, tiny_study.arm("layernorm"), 0)
+    found.folder.mkdir(parents=True)
+    return found
+
+
+def test_a_log_has_a_line_per_evaluation_and_a_file_the_last_step(
+    curve: LiveCurve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with curve:
+        for step, loss in ((1, None), (2, 3.9), (3, None), (4, 3.7)):
+            point = {"step": step, "dev_loss": loss, "embedding_norm": 1.5}
+            curve(row(step), point if loss else None)
+    lines = [
+        f"step {s}: dev loss {x}, embedding norm 1.50\n" for s, x in ((2, "3.9000"), (4, "3.7000"))
+    ]
+    assert capsys.readouterr() == ("".join(lines), "")
+    assert (curve.folder / STEP_FILE).read_text() == "4"
+
+
+@pytest.fixture
+def watched(curve: LiveCurve, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The curve is watched; what is drawn of it."""
+    drawn: list[tuple[Any, ...]] = []
+    handle = SimpleNamespace(update=lambda _: None)
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
+    monkeypatch.setattr("IPython.display.Image", lambda png, width: (png, width))
+    curve.is_watched = True
+    monkeypatch.setattr(
+        "lib.figures.training.live_picture", lambda *words: drawn.append(words) or (b"", 1)
+    )
+    return drawn
+
+
+def test_pictures_take_at_most_a_quarter_of_the_time(
+    curve: LiveCurve, watched: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, cost = [100.0], 2.0
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    real = curve._show
+
+    def show() -> None:
+        real()
+        now[0] += cost
+
+    monkeypatch.setattr(curve, "_show", show)
+    with curve:
+        for step in range(1, 101):
+            now[0] += 1.0
+            curve(row(step), None)
+    drawing, all_seconds = cost * len(watched), now[0] - 100.0
+    assert 0.2 < drawing / all_seconds <= SHARE + 0.02
+    assert INTERVAL >= 1
+
+
+def test_who_watches_is_warned_and_sees_the_whole_curve_at_the_end(
+    curve: LiveCurve, watched: list[tuple[Any, ...]]
+) -> None:
+    with curve:
+        for step in range(1, 61):
+            curve(row(step, grad_norm=50.0 if step == 60 else 1.0), None)
+    runs, looks, total, standing, warnings = watched[-1]
+    assert list(runs) == ["layernorm"]  # no baseline has run here
+    assert runs["layernorm"]["trace"]["step"].tolist() == list(range(1, 61))
+    assert looks == [variant("layernorm"), variant("none")]
+    assert (total, standing) == (12, "step 60 of 12")
+    assert "gradient norm is 50, 50 times the usual at step 60" in warnings[0]
+
+
+@pytest.mark.slow
+def test_who_watches_changes_nothing(
+    tiny_study: Study, corpus: Corpus, tmp_path: Path, curve: LiveCurve,
+    watched: list[tuple[Any, ...]],
+) -> None:  # fmt: skip
+    config = tiny_study.arm("layernorm").config
+    alone = train(config, corpus, 0, tmp_path / "alone")
+    with curve:
+        seen = train(config, corpus, 0, curve.folder, curve)
+    for one, other in zip(alone.model.parameters(), seen.model.parameters(), strict=True):
+        assert one.equal(other)
+    assert watched[-1][0]["layernorm"]["trace"]["loss"].tolist() == alone.trace["loss"].tolist()

@@ -1,0 +1,467 @@
+"""Studies as a user runs them, `./run_all.sh` in a copied tree; and which results count."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+
+from lib.config.io import read_json, result_file, write_json
+from lib.config.study import Study, load_study
+from lib.config.yaml import TIME_UP, UserError
+from lib.results import status_of
+from lib.sweep import check, cli, sweep
+from lib.sweep.execute import archived_file
+from lib.sweep.live import STEP_FILE
+from lib.sweep.sweep import Sweep, clock, find_stale, follow, only_sweep, snakemake_command
+from tests.conftest import Tree
+
+UNASKED = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+TRAINED, MEASURED = "trained anew", "measured anew from its weights"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "embedding-norm")
+
+
+@pytest.fixture
+def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
+    """A copy of the tree in which the smoke study has run."""
+    shutil.copytree(smoke_tree[0].root, tmp_path / "copy", symlinks=True)
+    result = object.__new__(Tree)
+    result.root, result.environment = tmp_path / "copy", smoke_tree[0].environment
+    return result
+
+
+@pytest.fixture
+def runs(smoke_tree: tuple[Tree, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
+    shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
+    for module in ("lib.config.io", "lib.sweep.sweep", "lib.sweep.execute"):
+        monkeypatch.setattr(f"{module}.RUNS", tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def smoke(**sections: Any) -> Study:
+    content = load_study("smoke").model_dump(exclude={"commits"})
+    merged = {n: content[n] | v if isinstance(v, dict) else v for n, v in sections.items()}
+    return Study.model_validate(content | merged)
+
+
+def reasons(study: Study) -> dict[str, str]:
+    """Why results are stale, by arm and seed or by file."""
+    found = {
+        path.relative_to(sweep.RUNS / "smoke"): why for path, why in find_stale([study]).items()
+    }
+    return {
+        str(path.parent if path.name == "result.json" else path): why for path, why in found.items()
+    }
+
+
+# ---- a whole sweep
+
+
+@pytest.mark.slow
+def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
+    smoke_tree: tuple[Tree, str],
+) -> None:
+    text = smoke_tree[1]
+    assert re.search(r"^[1-3]/4 runs, [\d:]+( s)? left, [\d:]+( s)? elapsed$", text, re.MULTILINE)
+    assert re.search(r"^4/4 runs in ", text, re.MULTILINE)
+    assert re.search(r"^ *layernorm +\d+\.\d{3} ± \d+\.\d{3} ", text, re.MULTILINE)
+    assert re.search(r"^ +[+-]\d+\.\d{3} \[[+-]\d+\.\d{3}, [+-]\d+\.\d{3}\] ", text, re.MULTILINE)
+    assert "\x1b" not in text
+    for line in ("Executed notebooks  papers/smoke/record/smoke/",
+                 "Numbers             papers/smoke/results/smoke.json"):  # fmt: skip
+        assert f"\n{line}\n" in text
+
+
+@pytest.mark.slow
+def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
+    smoke_tree: tuple[Tree, str],
+) -> None:
+    tree = smoke_tree[0]
+    before = {
+        path: path.stat().st_mtime_ns for path in tree.root.glob("runs/**/*.*") if path.is_file()
+    }
+    used = sum(os.times()[2:4])
+    status, text = tree.run_all("params/smoke.yaml")
+    assert (status, "No run is missing or stale" in text) == (0, True), text
+    assert sum(os.times()[2:4]) - used < 15  # core-seconds; some five on a quiet machine
+    changed = [path.name for path, then in before.items() if path.stat().st_mtime_ns != then]
+    assert set(changed) <= {"sweep.log"}
+
+
+@pytest.mark.slow
+def test_every_executed_notebook_is_archived_clean_and_small(
+    smoke_tree: tuple[Tree, str],
+) -> None:
+    notebooks = sorted((smoke_tree[0].root / "papers/smoke/record/smoke").rglob("*.ipynb"))
+    assert len(notebooks) == 3 + 4
+    for path in notebooks:
+        text = path.read_text("utf-8")
+        assert status_of(path)["status"] == "completed"
+        assert not {str(smoke_tree[0].root), "Traceback", "Warning"} & {*re.findall(
+            r"Traceback|Warning|" + re.escape(str(smoke_tree[0].root)), text)}, path  # fmt: skip
+        assert path.stat().st_size <= (150_000 if path.name == "02_train.ipynb" else 10**6)
+
+
+@pytest.mark.slow
+def test_arms_of_a_seed_are_paired(smoke_tree: tuple[Tree, str]) -> None:
+    none, layernorm = (
+        read_json(smoke_tree[0].run_folder("smoke", arm) / "result.json")
+        for arm in ("none", "layernorm")
+    )
+    for name in ("initial_weights", "batches", "tokens"):
+        assert none[name] == layernorm[name]
+
+
+@pytest.mark.slow
+def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy: Tree) -> None:
+    """A run whose result is gone ends at the same weights; files of a clock that was ahead neither
+    fail the rerun nor cause one."""
+    lost = copy.run_folder("smoke", "none", 1) / "result.json"
+    weights = read_json(lost)["final_weights"]
+    lost.unlink()
+    results = sorted(copy.root.glob("runs/smoke/*/seed-*/result.json"))
+    before = {path: path.stat().st_ino for path in results}
+    analysed = copy.root / "runs/smoke/03_analysis.ipynb"
+    first = analysed.read_bytes()
+    for path in copy.root.glob("runs/**/*.*"):
+        os.utime(path, (time.time() + 86_400,) * 2)
+    status, text = copy.run_all("params/smoke.yaml")
+    assert (status, "1/1 runs in " in text) == (0, True), text
+    assert read_json(lost)["final_weights"] == weights
+    assert {path: path.stat().st_ino for path in results} == before
+    assert analysed.read_bytes() != first  # which time of day it ran is in it
+    assert "No run is missing or stale" in copy.run_all("params/smoke.yaml")[1]
+
+
+@pytest.mark.slow
+def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) -> None:
+    record = copy.root / "papers/smoke/record/smoke"
+    (copy.root / "runs/smoke/archive.json").unlink()  # which says that it was made of these runs
+    (copy.root / "runs/smoke/archived.txt").unlink()
+    before = {path: path.stat().st_ino for path in record.rglob("*.*")}
+    status, text = copy.run_all("params/smoke.yaml")
+    assert (status, "its record came from elsewhere and stays as it is" in text) == (0, True), text
+    assert {path: path.stat().st_ino for path in before} == before
+    assert "Executed notebooks  runs/smoke/" in text
+    status, text = copy.run_all("params/smoke.yaml", "--replace")
+    assert (status, "Executed notebooks  papers/smoke/record/smoke/" in text) == (0, True), text
+    assert {path: path.stat().st_ino for path in before} != before
+
+
+@pytest.mark.slow
+def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
+    status, text = tree.run_all("params/smoke.yaml", "-n")
+    assert status == 0, text
+    assert re.search(r"^train +4$", text, re.MULTILINE)
+    assert not (tree.root / "runs").exists()
+    assert not (tree.root / ".snakemake" / "log").exists() or not list(tree.root.glob("runs/*"))
+
+
+@pytest.mark.slow
+def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: Tree) -> None:
+    levels = {"model.block_size": 16, "training.learning_rate": 1e30}
+    wild = {"include": [{"name": "wild", "levels": levels}], "evaluation": UNASKED}
+    tree.write_study("mixed", factors={"model.block_size": [16, 24]}, **wild)
+    model = tree.root / "lib/train/model.py"
+    whole, line = model.read_text("utf-8"), "        net, config = self.transformer, self.config\n"
+    assert whole.count(line) == 1
+    broken = f"{line}        assert config.block_size == 16, 'it is broken'\n"
+    model.write_text(whole.replace(line, broken), "utf-8")
+    status, text = tree.run_all("params/mixed.yaml")
+    assert status == 1
+    said = (
+        "FAILED AssertionError: it is broken; see runs/mixed/block_size=24/seed-0/02_train.ipynb\n"
+    )
+    assert said in text, text
+    kept = nbformat.read(tree.run_folder("mixed", "block_size=24") / "02_train.ipynb", 4)
+    assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
+    for arm, outcome in (("block_size=16", "completed"), ("wild", "diverged")):
+        assert read_json(tree.run_folder("mixed", arm) / "result.json")["status"] == outcome
+    assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
+
+
+@pytest.mark.slow
+def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree: Tree) -> None:
+    tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
+    status, text = tree.run_all("long", "--stop-after", "0.003", "--until", "train")
+    assert status == TIME_UP, text
+    assert text.endswith("stopped after 0.003 hours, as asked; a rerun continues\n")
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_who_ends_a_sweep_ends_all_that_it_started(tree: Tree, number: signal.Signals) -> None:
+    tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
+    process = tree.start("long")
+    folder = tree.run_folder("long", "baseline")
+    while not (folder / STEP_FILE).exists():
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        time.sleep(0.1)
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert any("ipykernel_launcher" in " ".join(child.cmdline()) for child in started)
+    os.kill(process.pid, number)
+    text, _ = process.communicate(timeout=60)
+    assert (process.returncode, text.endswith("stopped; a plain rerun continues\n")) == (130, True)
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+
+
+@pytest.mark.long
+def test_before_a_long_sweep_five_steps_go_all_the_way(tree: Tree) -> None:
+    sweeping = tree.root / "lib/sweep/sweep.py"
+    sweeping.write_text(sweeping.read_text("utf-8").replace("LONG = 600.0", "LONG = 0.0"), "utf-8")
+    tree.write_study("hours", factors={"model.n_layer": [1, 2]}, seeds=[0, 1], evaluation=UNASKED)
+    notebook = tree.root / "notebooks/04_figures.ipynb"
+    whole = notebook.read_text("utf-8")
+    notebook.write_text(whole.replace("design = load_study(study)", "design = lost"), "utf-8")
+    status, text = tree.run_all("hours")
+    assert status == 1
+    assert "error: a sweep of five steps failed: FAILED NameError: name 'lost' is not" in text
+    assert not list(tree.root.glob("runs/hours/*/seed-*"))
+    notebook.write_text(whole, "utf-8")
+    status, text = tree.run_all("hours", "--until", "train")
+    assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
+
+
+# ---- what is stale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({}, None),
+        ({"machine": {"micro_batch_size": 2, "checkpoint_interval": 7}}, None),
+        ({"training": {"learning_rate": 2e-3}}, "training.learning_rate is 0.002 and was "),
+        ({"model": {"n_layer": 1}}, "model.n_layer is 1 and was "),
+        ({"corpus": {"fraction": 0.5}}, "corpus.fraction is 0.5 and was "),
+        ({"evaluation": {"dev_windows": 6}}, "evaluation.dev_windows is 6 and was "),
+        ({"evaluation": {"items_per_task": 49}}, "evaluation.items_per_task is 49 and was "),
+        ({"plan": "preregistration.yaml"}, "plan is '"),
+    ],
+)
+def test_a_changed_parameter_is_named_with_what_will_be_done(
+    sections: dict[str, Any], reason: str | None, runs: Path
+) -> None:
+    found = reasons(smoke(**sections))
+    said = [why for path, why in found.items() if "seed-" in path]
+    if reason is None:
+        assert said == []
+    else:
+        assert len(said) == 4
+        done = MEASURED if "items_per_task" in reason else TRAINED
+        assert all(why.replace("plan is ", "plan is '").startswith(reason) for why in said), said
+        assert all(why.endswith(f": {done}") for why in said)
+    others = {path: why for path, why in found.items() if "seed-" not in path}
+    what = "study and plan" if "plan" in sections else "study"
+    expected = f"{what} changed: executed again"
+    notebooks = ("01_data.json", "03_analysis.json", "04_figures.json")
+    assert others == (dict.fromkeys(notebooks, expected) if sections else {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "code", "done"),
+    [("train_key", "training code", TRAINED), ("measure_key", "measuring code", MEASURED)],
+)
+def test_changed_code_is_named(
+    name: str, code: str, done: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was = getattr(sweep, name)()[:12]
+    monkeypatch.setattr(sweep, name, lambda: "f" * 64)
+    assert set(reasons(smoke()).values()) == {f"{code} is ffffffffffff and was {was}: {done}"}
+
+
+@pytest.mark.slow
+def test_another_text_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = check.corpus_of(smoke().corpus)
+    other = SimpleNamespace(sha256="e" * 64, tokenizer=real.tokenizer)
+    monkeypatch.setattr(check, "corpus_of", lambda _: other)
+    said = f"corpus is eeeeeeeeeeee and was {real.sha256[:12]}: {TRAINED}"
+    assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
+
+
+@pytest.mark.slow
+def test_an_arm_that_is_a_commit_is_held_against_its_commit(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = runs / "smoke/none/seed-0/result.json"
+    result = read_json(path)
+    result["provenance"]["trained"]["code"] = "b" * 40
+    del result["config"]["model"]["dropout"]  # which older code lacks: off by default
+    write_json(path, result)
+    for commit, why in (
+        ("b" * 40, ""),
+        ("c" * 40, f"code is {'c' * 12} and was {'b' * 12}: {TRAINED}"),
+    ):
+        monkeypatch.setattr(Study, "commit_of", lambda *_, commit=commit: commit)
+        assert sweep.why_stale(smoke(), smoke().arm("none"), 0) == why
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def of_an_earlier_format(path: Path) -> None:
+    write_json(path, read_json(path) | {"provenance": {"device": "cpu"}})
+
+
+def of_another_seed(path: Path) -> None:
+    content = read_json(path)
+    content["provenance"]["trained"]["seed"] = 1
+    write_json(path, content)
+
+
+def of_another_arm(path: Path) -> None:
+    shutil.copyfile(path.parents[2] / "layernorm" / "seed-0" / "result.json", path)
+
+
+def failed(path: Path) -> None:
+    metadata = {"study": {"status": "failed", "reason": "KeyError: 'x'"}}
+    nbformat.write(nbformat.v4.new_notebook(metadata=metadata), path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"),
+    [
+        ("result.json", cut, "result.json cannot be read, or is of another version"),
+        ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
+        ("result.json", of_another_seed, "seed is 0 and was 1: trained anew"),
+        ("result.json", of_another_arm, "model.embedding_norm is 'none' and was 'layernorm'"),
+        ("trace.parquet", cut, "trace.parquet is missing or not as it was written"),
+        ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
+        ("02_train.ipynb", Path.unlink, "02_train.ipynb is unfinished (no readable notebook)"),
+        ("02_train.ipynb", failed, "02_train.ipynb is failed (KeyError: 'x')"),
+    ],
+)
+def test_a_damaged_run_is_named(
+    name: str, damage: Callable[[Path], None], reason: str, runs: Path
+) -> None:
+    damage(runs / "smoke/none/seed-0" / name)
+    ((path, said),) = reasons(smoke()).items()
+    assert (path, said.startswith(reason)) == ("none/seed-0", True), said
+
+
+@pytest.mark.slow
+def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed(runs / "smoke/04_figures.ipynb")
+    assert reasons(smoke()) == {"04_figures.json": "its notebook is failed: executed again"}
+    real = sweep.made_from
+    monkeypatch.setattr(sweep, "made_from", lambda *of: real(*of) | {"code": "other"})
+    found = reasons(smoke())
+    assert found.pop("04_figures.json").startswith("its notebook is failed")
+    assert found == dict.fromkeys(
+        ("01_data.json", "03_analysis.json"), "code changed: executed again"
+    )
+
+
+# ---- parts of it
+
+
+def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep, "LOCK_TIMEOUT", 0)
+    with only_sweep() as log:
+        orphan = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=log
+        )
+    said = f"another sweep.* is running here .process {os.getpid()}"
+    with pytest.raises(UserError, match=said), only_sweep():
+        pass
+    orphan.kill()
+    orphan.wait()
+    with only_sweep():
+        pass
+
+
+def test_the_time_left_is_what_a_step_took_times_the_steps_left(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    due = [(tiny_study, arm, seed) for arm in tiny_study.arms() for seed in (0, 1)]
+    folders = [result_file("02_train", s.name, arm.id, seed).parent for s, arm, seed in due]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    (folders[0] / STEP_FILE).write_text("6", "utf-8")  # of 12: a run that is continued
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    moments = [lambda: None, lambda: (folders[0] / "result.json").touch(),
+               lambda: (folders[1] / STEP_FILE).write_text("3", "utf-8")]  # fmt: skip
+
+    def poll() -> int | None:
+        if not moments:
+            for folder in folders:
+                (folder / "result.json").touch()
+            return 0
+        moments.pop(0)()
+        now[0] += 6.0
+        return None
+
+    assert follow(SimpleNamespace(poll=poll), due, None)  # type: ignore[arg-type]
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == "1/4 runs, 0:01:12 left, 12 s elapsed"  # 6 steps took 12 s, and 36 are left
+    assert last == "4/4 runs in 18 s"
+    moments = [lambda: None]
+    assert not follow(SimpleNamespace(poll=poll), due, 1e-4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (60, "0:01:00"), (3725.2, "1:02:05")]
+)
+def test_a_time_below_a_minute_is_in_seconds(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_snakemake_is_told_what_is_stale_and_no_time_of_change_counts(tiny_study: Study) -> None:
+    stale = {Path("runs/tiny/none/seed-0/result.json"): "why"}
+    command = snakemake_command([tiny_study], Sweep(["tiny"], ["--until", "train"]), stale, 3)
+    assert command[command.index("--rerun-triggers") + 1] == "input"
+    assert command[command.index("--jobs") + 1] == "3"
+    assert command[-2:] == ["--forcerun", "runs/tiny/none/seed-0/result.json"]
+    asked = Sweep(["tiny"], ["--profile", "params/slurm"], replace=True)
+    command = snakemake_command([tiny_study], asked, {}, 0)
+    assert "--jobs" not in command  # the profile says it
+    assert command[-1] == str(archived_file("tiny"))
+    assert "replace=--replace" in command
+
+
+def test_a_disk_that_filled_up_is_all_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(sweep, "RUNS", tmp_path)
+    with pytest.raises(UserError, match="is full; free some space and rerun"):
+        sweep.print_failures(tmp_path / "sweep.log")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_profile_of_a_cluster_loads() -> None:
+    import yaml
+
+    content = yaml.safe_load(
+        (Path(cli.__file__).parents[2] / "params/slurm/config.yaml").read_text()
+    )
+    assert content["executor"] == "slurm"
+    assert {"jobs", "default-resources", "slurm-status-command"} <= content.keys()

@@ -1,0 +1,204 @@
+"""A run ends at the same weights whatever became of its checkpoints, and says what it passed by."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib.config.schema import RunConfig
+from lib.data.text import Corpus
+from lib.results import Provenance
+from lib.train import checkpoint
+from lib.train import trainer as training
+from lib.train.checkpoint import State
+from lib.train.model import weights_digest
+from lib.train.trainer import Trainer
+from tests.conftest import TINY, change
+from tests.train.samples import begun, train
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Trainer:
+    return train(RunConfig.model_validate(TINY), corpus, 0, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
+    """A run that was killed after step 10 of 12 and has checkpoints of the steps 5 and 10."""
+    folder, saving = tmp_path_factory.mktemp("before") / "run", checkpoint.save
+
+    def save_and_stop(place: Path, state: State) -> None:
+        saving(place, state)
+        if state["step"] == 10:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", save_and_stop)
+        with pytest.raises(KilledError):
+            train(RunConfig.model_validate(TINY), corpus, 0, folder)
+    return folder
+
+
+@pytest.fixture
+def ruin(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(stopped, tmp_path / "run")
+
+
+def saved(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoints/*/step-*"))
+
+
+def assert_same(trained: Trainer, whole: Trainer) -> None:
+    assert weights_digest(trained.model) == weights_digest(whole.model)
+    for one, other in ((trained.trace, whole.trace), (trained.curve, whole.curve)):
+        pd.testing.assert_frame_equal(one.drop(columns="seconds"), other.drop(columns="seconds"))
+    assert trained.batches == whole.batches
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def leave_half(path: Path) -> None:
+    """What a kill while it is written leaves under another name."""
+    path.rename(path.with_name(f".0.{path.name}"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "which", "resumed_at"),
+    [
+        (flip_a_bit, [-1], [5]),
+        (empty, [-1], [5]),
+        (make_a_folder, [-1], [5]),
+        (flip_a_bit, [0, -1], []),
+        (leave_half, [-1], [5]),
+        (Path.unlink, [-1], [5]),
+        (lambda path: path.with_name("step-notes.txt").touch(), [-1], [10]),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+    damage: Callable[[Path], object],
+    which: list[int],
+    resumed_at: list[int],
+    ruin: Path,
+    tiny: RunConfig,
+    corpus: Corpus,
+    whole: Trainer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = [saved(ruin)[i] for i in which]
+    for path in broken:
+        damage(path)
+    trained = train(tiny, corpus, 0, ruin)
+    assert_same(trained, whole)
+    assert trained.resumed_at == resumed_at
+    said = capsys.readouterr().err.splitlines()
+    if damage in (flip_a_bit, empty, make_a_folder):
+        for line, path in zip(said, reversed(broken), strict=True):
+            assert line.startswith(f"Checkpoint {path.name} is damaged.")
+            assert path.with_suffix(".damaged").exists()
+    assert not [*ruin.glob("checkpoints/*/.*")]
+    train(tiny, corpus, 0, ruin)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_are(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, whole: Trainer
+) -> None:
+    train(tiny, corpus, 0, tmp_path)
+    assert [path.name[:15] for path in saved(tmp_path)] == ["step-0000000010", "step-0000000012"]
+    again = train(tiny, corpus, 0, tmp_path)
+    assert (whole.from_checkpoint, again.from_checkpoint) == (False, True)
+    assert_same(again, whole)
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved_the_last_one_by_step(tmp_path: Path) -> None:
+    assert checkpoint.load(tmp_path / "none") is None
+    for step in (9, 10**8, 10**8 - 1):
+        numbers = [1.0, 1 / 3, float("inf"), float("nan")]
+        state = {"step": step, "at": None, "rows": [{"loss": x} for x in numbers]}
+        checkpoint.save(tmp_path, state | {"model": {"w": torch.arange(3)}})
+    loaded = checkpoint.load(tmp_path)
+    assert loaded is not None
+    assert loaded["step"] == 10**8
+    np.testing.assert_equal([row["loss"] for row in loaded["rows"]], numbers)
+    assert loaded["model"]["w"].equal(torch.arange(3))
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_provenance_stands_before_the_first_step_and_is_never_changed(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    written = []
+    earlier = begun(tiny, corpus).model_copy(update={"started": "2026-01-01 00:00:00 UTC"})
+
+    def look(row: dict[str, float], _: object) -> None:
+        written.append((tmp_path / "provenance.json").read_text())
+        if row["step"] == 7:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        training.train(tiny, corpus, earlier, tmp_path, look)
+    assert Provenance.model_validate_json(written[0]) == earlier
+    trained = train(tiny, corpus, 0, tmp_path)
+    after = (tmp_path / "provenance.json").read_text()
+    assert {*written, after} == {written[0]}
+    assert trained.provenance == earlier
+
+
+def test_the_provenance_of_another_run_is_refused(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    other = begun(change(tiny, "training", learning_rate=2e-3), corpus)
+    with pytest.raises(ValueError, match="of other parameters or another corpus"):
+        training.train(tiny, corpus, other, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"micro_batch_size": 2}, {"evaluation_batch_size": 8, "activation_checkpointing": True}],
+)
+def test_training_continues_under_other_settings_of_the_machine_and_tells_its_stretches(
+    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, whole: Trainer
+) -> None:
+    trained = train(change(tiny, "machine", **settings), corpus, 0, ruin)
+    assert trained.resumed_at == [10]
+    assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 10), (10, 12)]
+    first, last = (stretch["machine"] for stretch in trained.stretches)
+    assert first == whole.stretches[0]["machine"]
+    assert last == first | settings
+    assert trained.provenance.machine.model_dump() == first  # as it was begun
+    assert trained.batches == whole.batches
+    np.testing.assert_array_equal(trained.trace["loss"][:10], whole.trace["loss"][:10])
+    np.testing.assert_allclose(trained.trace["loss"], whole.trace["loss"], rtol=1e-5)
+
+
+def test_a_run_that_stays_on_its_machine_has_one_stretch(
+    ruin: Path, tiny: RunConfig, corpus: Corpus
+) -> None:
+    trained = train(tiny, corpus, 0, ruin)
+    assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 12)]
+    finished = train(change(tiny, "machine", threads=2), corpus, 0, ruin)
+    assert (finished.from_checkpoint, finished.stretches) == (True, trained.stretches)
+    torch.set_num_threads(1)

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.config.schema import ModelConfig
+from lib.data.text import Corpus
+from lib.train.diagnostics import (
+    PARAMETER_GROUPS,
+    evenly_spaced_windows,
+    gradient_cosine,
+    mean_cosine,
+    parameter_group,
+    second_moments,
+    snapshot,
+)
+from lib.train.evaluate import score
+from lib.train.machine import random_stream
+from lib.train.model import GPT, optimizer_groups
+
+
+def gpt(corpus: Corpus, **fields: object) -> GPT:
+    small = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
+    config = ModelConfig.model_validate(small | fields)
+    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+
+
+def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
+    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    assert windows.shape == (4, 17)
+    assert torch.equal(windows[0], corpus.dev[:17])
+    assert torch.equal(windows[-1], corpus.dev[-17:])
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"),
+    [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],
+)
+def test_mean_cosine_of_hand_made_cases(vectors: list[list[float]], expected: float) -> None:
+    assert mean_cosine(torch.tensor(vectors, dtype=torch.float32)) == pytest.approx(expected)
+
+
+def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
+    model = gpt(corpus, embedding_norm="layernorm")
+    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    shot = snapshot(model, windows)
+    with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
+        patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
+        assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
+    singly = [score(model, window, 1) for window in windows]
+    assert shot["dev_loss"] == pytest.approx(
+        np.mean([s.columns["nll"].mean() for s in singly]), rel=1e-5
+    )
+    norms = [s.columns["embedding_norm"].mean() for s in singly]
+    assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+    x = model.transformer.embed(windows[:, :-1])
+    assert shot["residual_norm_0"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
+    x = model.transformer.h[0](x)
+    assert shot["residual_norm_1"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
+    x = model.transformer.h[1](x)
+    assert shot["residual_norm_2"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
+    assert shot["input_cosine"] == pytest.approx(
+        mean_cosine(model.transformer.embed(windows[:, :-1]).flatten(0, 1)), rel=1e-6
+    )
+    assert (shot["norm_gain"], shot["norm_bias"]) == (1.0, 0.0)
+    logits = model(windows[:, :-1])
+    assert shot["logit_max"] == pytest.approx(logits.max(-1).values.mean().item(), rel=1e-5)
+    assert shot["logit_sd"] == pytest.approx(logits.std(-1).mean().item(), rel=1e-5)
+    assert not model.transformer.h[0]._forward_pre_hooks  # nothing stays behind
+
+
+def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> None:
+    model = gpt(corpus, embedding_norm="layernorm")
+    windows = corpus.dev[: 8 * 9].view(8, 9)
+    one, other = windows[:5], windows[5:]
+    gradients = []
+    for part in (one, other):
+        model.zero_grad()
+        logits = model(part[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten()).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]).double())
+    expected = float(gradients[0] @ gradients[1] / (gradients[0].norm() * gradients[1].norm()))
+    model.zero_grad()
+    for size in (1, 2, 5):
+        assert gradient_cosine(model, one, other, size) == pytest.approx(expected, abs=1e-6)
+    assert gradient_cosine(model, one, one.flip(0), 4) == pytest.approx(1)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_every_parameter_belongs_to_a_group(corpus: Corpus) -> None:
+    names = dict(gpt(corpus, embedding_norm="layernorm", tied=False).named_parameters())
+    assert {parameter_group(name) for name in names} == set(PARAMETER_GROUPS)
+
+
+def test_second_moments_are_means_over_groups(corpus: Corpus) -> None:
+    model = gpt(corpus)
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), betas=(0.9, 0.5))
+    assert second_moments(model, optimizer) == {}
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 2.0)
+    optimizer.step()
+    moments = second_moments(model, optimizer)
+    absent = ("emb_norm", "lm_head")
+    assert set(moments) == {f"second_moment_{g}" for g in PARAMETER_GROUPS if g not in absent}
+    assert set(moments.values()) == {2.0}  # (1 - 0.5) × 2²

@@ -1,0 +1,142 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.config.io import ROOT
+from lib.config.schema import ModelConfig
+from lib.data.text import Corpus
+from lib.train.evaluate import (
+    Tempering,
+    length_table,
+    logit_quantiles,
+    loss_by_position,
+    norm_by_token_class,
+    score,
+)
+from lib.train.machine import random_stream
+from lib.train.model import GPT
+from tests.train.samples import hugging_face, hugging_face_layout, make_model
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=16, embedding_std=0.5)
+    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+
+
+def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Corpus) -> None:
+    peer = hugging_face(2, 2, 16, 16, corpus.vocab_size).eval()
+    peer.load_state_dict(dict(hugging_face_layout(model.state_dict())), strict=False)
+    text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
+    expected = []
+    for start in range(0, len(text) - 1, 16):
+        window = text[start : start + 17]
+        logits = peer(window[None, :-1]).logits[0]
+        expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
+    np.testing.assert_allclose(score(model, text, 2).columns["nll"], expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is() -> None:
+    """All logits would take 40 MB, and calibration several times that; 2 MB are made at once."""
+    code = """
+import resource, numpy as np, torch
+from lib.train import evaluate as evaluation, model as of_model
+from lib.train.evaluate import Tempering, calibrate, logit_quantiles, score
+from lib.train.machine import random_stream
+from lib.train.diagnostics import snapshot
+from lib.train.lm_eval import score_pairs
+from lib.config.schema import ModelConfig
+
+torch.set_num_threads(1)
+of_model.LOGITS_AT_ONCE = 2**19
+evaluation.SAMPLED_POSITIONS = 64
+config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=64)
+model = of_model.GPT(config, 10_000, random_stream(0, "w"))
+ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
+
+def measure(n):
+    tempering = Tempering(32)  # the fit is what takes long
+    scores = score(model, ids[:n + 1], n // 64, tempering)
+    calibrate(scores, tempering, np.random.default_rng(0))
+    logit_quantiles(scores)
+    windows = ids[:n].view(-1, 64)
+    snapshot(model, windows)
+    score_pairs(model, [([0], window) for window in windows.tolist()], n)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+print(measure(128), measure(1024))
+"""
+    # What is freed goes back to the system at once, or fragments would count.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.check_output(command, cwd=ROOT, text=True, env=environment)
+    few, many = map(int, done.split())
+    assert many - few < 1024 * 10_000 * 4 / 2
+
+
+@pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
+def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(
+    model: GPT, corpus: Corpus, length: int
+) -> None:
+    one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
+        few = score(model, corpus.heldout[:length], 64)
+    assert {len(column) for column in one.columns.values()} == {length - 1}
+    for other in (many, few):
+        for name in ("nll", "brier", "embedding_norm"):
+            np.testing.assert_allclose(one.columns[name], other.columns[name], atol=1e-5)
+        np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
+
+
+def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus: Corpus) -> None:
+    model = make_model(corpus, block_size=48)
+    text = corpus.heldout[: 4 * 48 + 1]
+    table = length_table(loss_by_position(score(model, text, 4), 48)).set_index("length")
+    assert table.index.tolist() == [16, 32, 48]
+    for length in table.index:
+        cut = [
+            score(model, text[i : i + length + 1], 1).columns["nll"].mean()
+            for i in range(0, 192, 48)
+        ]
+        assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
+        assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
+
+
+def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus) -> None:
+    ids = corpus.encode("ab c!")
+    table = norm_by_token_class(corpus, ids, np.array([1.0, 3.0, 10.0, 5.0, 7.0]))
+    rows = table.set_index("token_class")
+    assert rows["n"].to_dict() == {
+        "alphabetic": 3, "numeric": 0, "punctuation": 1, "whitespace": 1, "end of document": 0,
+    }  # fmt: skip
+    assert rows.loc["alphabetic", "mean"] == 3.0
+    assert rows.loc["whitespace", "mean"] == 10.0
+    assert rows.loc["numeric"].drop("n").isna().all()
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_logits_are_described_by_a_sample_and_the_largest_by_all(
+    cap: float | None, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.train.evaluate.SAMPLED_POSITIONS", 3)
+    model = make_model(corpus, block_size=16, logit_softcap=cap)
+    text = corpus.heldout[: 5 * 16 + 8]
+    with torch.no_grad():
+        windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
+        logits = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
+    table = logit_quantiles(score(model, text, 2)).set_index("quantile")
+    sample = logits[[0, 43, 86]]  # the first, the middle and the last prediction
+    expected = np.quantile(sample, [0.0, 0.25, 1.0])
+    np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
+    largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
+    np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
+    tempering = Tempering(40)
+    nll = score(model, text, 2, tempering).columns["nll"]
+    assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)

@@ -1,0 +1,145 @@
+"""GPT-2 and nanochat as `transformers` builds them give our logits and gradients; a run that is a
+GPT-2 is exported as a folder that they load."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+
+from lib.config.io import run_folder, write_json
+from lib.config.yaml import ConfigError
+from lib.data.text import Corpus
+from lib.train.checkpoint import UnfinishedError, read_finished
+from lib.train.hugging_face import InexpressibleError, config_json, export, named_weights
+from lib.train.model import GPT, KVCache
+from tests.conftest import TINY
+from tests.train.samples import NANOCHAT, finished_study, make_model, nanochat
+
+
+def as_loaded(model: GPT, vocab_size: int, folder: Path) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    write_json(folder / "config.json", config_json(model.config, vocab_size, None))
+    weights = named_weights(model)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    peer, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert peer.config.tie_word_embeddings == ("lm_head.weight" not in weights)
+    return peer.eval()
+
+
+def varied(corpus: Corpus, **fields: object) -> GPT:
+    """A model whose biases, gains and output projection are no 0 and 1 either."""
+    model, generator = make_model(corpus, **fields), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1 or name == "lm_head.weight":
+                parameter.normal_(std=0.5, generator=generator)
+    return model
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tied": False},
+        {"mlp_ratio": 3, "n_head": 4},
+        {"branch_multiplier": 7.0},
+        {"embedding_norm": "grad_shrink"},
+        {"embedding_norm": "center"},
+        {"embedding_norm": "scale", "embedding_rms": 3.0},
+        {"embedding_norm": "scale", "tied": False},
+        {"embedding_norm": "scale", "embedding_norm_on": "token"},
+        {"dropout": 0.2},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_logits_are_those_of_the_gpt2_that_transformers_load(
+    fields: dict[str, object], corpus: Corpus, tmp_path: Path
+) -> None:
+    model, ids = varied(corpus, **fields), corpus.heldout[: 2 * 128].view(2, 128)
+    ours, theirs = model(ids), as_loaded(model, corpus.vocab_size, tmp_path)(ids).logits
+    assert ours.std() > 0.1
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"tied": True, "logit_softcap": None}, {"n_head": 4, "mlp_ratio": 3}], ids=str
+)
+def test_nanochats_logits_gradients_and_cache_are_ours(
+    fields: dict[str, object], corpus: Corpus
+) -> None:
+    model = varied(corpus, **NANOCHAT | fields)
+    theirs = nanochat(model)
+    ids, targets = (corpus.heldout[k : k + 200].view(2, 100) for k in (0, 1))
+    gradients = []
+    for logits, peer in ((model(ids), model), (theirs(ids).logits, theirs)):
+        F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        weights = dict(peer.named_parameters())
+        (embedded,) = (n for n in weights if n.endswith(("wte.weight", "embed_tokens.weight")))
+        (first,) = (n for n in weights if "0" in n and n.endswith(("c_fc.weight", "fc1.weight")))
+        gradients.append((logits.detach(), *(weights[name].grad for name in (embedded, first))))
+    for ours, other in zip(*gradients, strict=True):
+        assert ours.abs().max() > 1e-3
+        torch.testing.assert_close(other, ours, rtol=0, atol=1e-4)
+    cache = KVCache()
+    with torch.no_grad():
+        parts = [model(ids[:, a:b], cache) for a, b in ((0, 40), (40, 41), (41, 100))]
+    torch.testing.assert_close(torch.cat(parts, 1), gradients[1][0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (NANOCHAT, "it is no GPT-2, which has another positions, norm, qk_norm, activation, bias"),
+        ({"positions": "rotary"}, "which has another positions$"),
+        ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm between"),
+        ({"embedding_norm": "rmsnorm"}, "GPT-2 has no rmsnorm between"),
+    ],
+)
+def test_what_is_no_gpt2_is_refused_with_the_reason(
+    fields: dict[str, object], reason: str, corpus: Corpus
+) -> None:
+    with pytest.raises(InexpressibleError, match=reason):
+        config_json(make_model(corpus, **fields).config, corpus.vocab_size, None)
+
+
+@pytest.mark.slow
+def test_an_exported_run_is_its_model_and_tokenizer(corpus: Corpus, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with finished_study(tmp_path):
+        export("small/baseline/0", tmp_path / "out")
+        with pytest.raises(ConfigError, match="exists, and nothing is replaced"):
+            export("small/baseline/0", tmp_path / "out")
+        run = read_finished("small", "baseline", 0)
+        weights = load_file(tmp_path / "out" / "model.safetensors")
+        assert weights["transformer.wte.weight"].equal(run.model.transformer.wte.weight)
+        peer = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+        text = corpus.decode(corpus.heldout[:16])
+        ids = AutoTokenizer.from_pretrained(tmp_path / "out")(text, return_tensors="pt").input_ids
+        assert ids.equal(corpus.encode(text)[None])
+        torch.testing.assert_close(peer(ids).logits, run.model(ids), rtol=0, atol=1e-6)
+        (checkpoint, *_) = run_folder("small", "baseline", 0).glob("checkpoints/*/*12-*.pt")
+        checkpoint.unlink()
+        with pytest.raises(UnfinishedError, match="no checkpoint with its result's weights"):
+            export("small/baseline/0", tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["small", "small/baseline", "small/baseline/x", "a/b/0/c"])
+def test_a_run_is_named_by_study_arm_and_seed(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give STUDY/ARM/SEED"):
+        export(name, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_a_diverged_run_has_no_model(tmp_path: Path) -> None:
+    wild = TINY["training"] | {"learning_rate": 1e30}
+    with (
+        finished_study(tmp_path, training=wild),
+        pytest.raises(UnfinishedError, match="diverged at step 2: no model"),
+    ):
+        export("small/baseline/0", tmp_path / "out")

@@ -1,0 +1,206 @@
+"""Where two arms must coincide, they do: shown at float64, not by a p-value.
+
+Every reader of the residual stream in a Pre-LN GPT (two LayerNorms a block, and the last one) first
+subtracts the mean over features. Adding c · 1 to the input of block 1, with any c per token, adds
+it to the whole stream and changes nothing that is read from it. So:
+
+1. `center` computes the function that `none` computes, of the same weights. Equal functions have
+   equal gradients, so training takes the same path, up to rounding.
+2. Multiply the embeddings and every branch by s, and every reader's eps by s²: the stream is s
+   times itself everywhere and every reader sees what it saw before. So `scale` with branches × s
+   is `none`, function and training trajectory alike; bit for bit where s is a power of two.
+3. `layernorm` with its initial gain and bias differs from `rmsnorm` only by a factor per token,
+   sqrt((mean square + 1e-6) / (variance + 1e-5)), near 1 since an embedding's mean is small.
+4. Under AdamW, whose steps are as long whatever the length of the gradient, embeddings that are
+   multiplied by s are embeddings that begin s times as large and learn s times as fast: `scale` is
+   start and speed (untied, with a negligible eps).
+5. Where embeddings begin at RMS 1, projections at zero and the output is untied, as in nanochat, a
+   normalization of the embeddings is the identity at step 0, up to a factor per token.
+"""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.config.schema import ModelConfig, RunConfig
+from lib.data.text import Corpus
+from lib.train.machine import random_stream
+from lib.train.model import GPT, count_parameters, optimizer_groups
+from tests.conftest import change
+from tests.train.samples import train
+
+SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
+
+
+def gpt(variant: str, std: float = 0.02, **fields: object) -> GPT:
+    """The same float64 weights for every variant, moved away from their initial values."""
+    norm = {"embedding_norm": variant, "embedding_std": std}
+    config = ModelConfig.model_validate(SIZE | norm | fields)
+    model = GPT(config, 65, random_stream(0, "weights")).double()
+    noise = random_stream(1, "noise")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.startswith("transformer.emb_norm"):
+                moved = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
+                parameter.add_(0.1 * moved)
+    return model
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(65, (4, 25), generator=random_stream(2, "ids"))
+
+
+def loss_and_gradients(model: GPT, tokens: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    logits = model(tokens[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return logits, list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("std", [0.02, 1.0])
+def test_centring_the_embeddings_changes_neither_logits_nor_gradients(
+    std: float, tokens: torch.Tensor
+) -> None:
+    one, two = (loss_and_gradients(gpt(v, std), tokens) for v in ("none", "center"))
+    assert gpt("center").transformer.embed(tokens[:, :-1]).mean(-1).abs().max() < 1e-15
+    assert gpt("none").transformer.embed(tokens[:, :-1]).mean(-1).abs().max() > 1e-3
+    torch.testing.assert_close(one[0], two[0], rtol=0, atol=1e-12)
+    for before, after in zip(one[1], two[1], strict=True):
+        torch.testing.assert_close(before, after, rtol=0, atol=1e-12)
+
+
+def test_training_with_centring_takes_the_same_path(tokens: torch.Tensor) -> None:
+    models = [gpt(v) for v in ("none", "center")]
+    for model in models:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(10):
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for one, two in zip(*(m.parameters() for m in models), strict=True):
+        # A tenth of one step's length, 1e-4, would be a different path.
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_scaling_embeddings_and_branches_alike_changes_neither_logits_nor_gradients(
+    tied: bool, tokens: torch.Tensor
+) -> None:
+    s = 1 / math.hypot(0.02, 0.02)  # what `scale` multiplies by
+    none = loss_and_gradients(gpt("none", tied=tied), tokens)
+    scaled = loss_and_gradients(gpt("scale", tied=tied, branch_multiplier=s), tokens)
+    alone = loss_and_gradients(gpt("scale", tied=tied), tokens)
+    torch.testing.assert_close(none[0], scaled[0], rtol=0, atol=1e-12)
+    for one, two in zip(none[1], scaled[1], strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+    assert (none[0] - alone[0]).abs().max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_with_a_power_of_two_sixty_steps_are_equal_to_the_bit(
+    clip: float | None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    sixty = change(tiny, "training", iterations=60, gradient_clip=clip)
+    rms = 32 * math.hypot(0.02, 0.02)  # so that `scale` multiplies by 32
+    scale = change(sixty, "model", embedding_norm="scale", embedding_rms=rms, branch_multiplier=32)
+    none, scaled = (train(c, corpus, 0, tmp_path / n) for c, n in ((sixty, "a"), (scale, "b")))
+    assert scaled.model.transformer.emb_norm.factor == 32
+    assert none.trace["loss"].equals(scaled.trace["loss"])
+    assert none.trace["grad_norm"].equals(scaled.trace["grad_norm"])
+    for name, weight in none.model.state_dict().items():
+        assert weight.equal(scaled.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("variant", ["scale", "layernorm", "rmsnorm"])
+@pytest.mark.parametrize("rms", [0.1, 3.0])
+def test_the_stream_begins_at_the_rms_that_is_asked_for(variant: str, rms: float) -> None:
+    config = ModelConfig(n_embd=512, embedding_norm=variant, embedding_rms=rms)
+    model = GPT(config, 65, random_stream(0, "weights"))
+    stream = model.transformer.embed(torch.arange(64)[None])
+    assert float(stream.square().mean().sqrt()) == pytest.approx(rms, rel=0.01)
+
+
+def test_an_untied_output_is_drawn_last_and_adds_its_own_weights() -> None:
+    tied, untied = (
+        GPT(ModelConfig(tied=t), 65, random_stream(0, "weights")) for t in (True, False)
+    )
+    assert count_parameters(untied) - count_parameters(tied) == 65 * 128 == 8_320
+    for name, weight in tied.state_dict().items():
+        assert weight.equal(untied.state_dict()[name])
+    assert float(untied.lm_head.weight.std()) == pytest.approx(0.02, rel=0.05)
+    assert any(
+        p is untied.lm_head.weight for p in optimizer_groups(untied, 0.1)[1]["params"]
+    )  # not decayed
+
+
+def test_layernorm_is_rmsnorm_but_for_a_mean_that_nobody_reads_and_a_factor_near_one(
+    tokens: torch.Tensor,
+) -> None:
+    ids = tokens[:, :-1]
+    embedded = gpt("none").transformer.embed(ids)
+    square, variance = embedded.square().mean(-1), embedded.var(-1, correction=0)
+    factor = ((square + 1e-6) / (variance + 1e-5)).sqrt()
+    layer, rms = (gpt(v).transformer.embed(ids) for v in ("layernorm", "rmsnorm"))
+    centred = rms - rms.mean(-1, keepdim=True)
+    torch.testing.assert_close(layer, factor[..., None] * centred, rtol=0, atol=1e-12)
+    assert 1.0 < factor.mean() < 1.05
+
+
+def test_a_shorter_budget_is_the_beginning_of_a_longer_one(
+    tiny: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """At a constant rate: bit for bit, so one long run stands for every shorter one."""
+    short, long = (
+        train(change(tiny, "training", iterations=n), corpus, 0, tmp_path_factory.mktemp("run"))
+        for n in (8, 12)
+    )
+    exact = ["step", "loss", "grad_norm", "second_moment_max"]
+    assert short.trace[exact].equals(long.trace[exact][:8])
+    same = [name for name in short.curve if name != "seconds"]
+    assert short.curve[same].equals(long.curve.loc[long.curve["step"] <= 8, same])
+
+
+def test_scale_is_where_embeddings_begin_and_how_fast_they_learn(
+    float64: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    s = 1 / math.hypot(0.02, 0.02)
+    untied = change(change(tiny, "model", tied=False), "training", eps=1e-30, iterations=20)
+    scaled = change(untied, "model", embedding_norm="scale")
+    both = change(
+        change(untied, "model", embedding_std=0.02 * s, position_std=0.02 * s),
+        "training", embedding_learning_rate_ratio=s,
+    )  # fmt: skip
+    start = change(both, "training", embedding_learning_rate_ratio=1.0)
+    losses = {
+        name: train(config, corpus, 0, tmp_path / name).trace["loss"].to_numpy()
+        for name, config in (("scale", scaled), ("both", both), ("start", start))
+    }
+    assert abs(losses["both"] - losses["scale"]).max() < 1e-9
+    assert abs(losses["start"] - losses["scale"]).max() > 1e-3
+
+
+def test_normalizing_embeddings_of_unit_rms_before_projections_of_zero_changes_nothing(
+    tokens: torch.Tensor,
+) -> None:
+    modern = {"positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "relu2"}
+    modern |= {"bias": False, "tied": False, "embedding_std": 1.0, "projection_std_ratio": 0.0}
+
+    def begun(variant: str, **fields: object) -> tuple[torch.Tensor, torch.Tensor]:
+        config = ModelConfig.model_validate(SIZE | modern | fields | {"embedding_norm": variant})
+        model = GPT(config, 65, random_stream(0, "weights")).double()
+        read = tokens[:, :-1]
+        return model(read), model.transformer.embed(read)
+
+    (none, stream), (normed, other) = begun("none"), begun("rmsnorm")
+    torch.testing.assert_close(normed, none, rtol=0, atol=1e-6)  # of eps = 1e-6 beside 1
+    factor = other / stream
+    torch.testing.assert_close(factor, factor[..., :1].expand_as(factor), rtol=1e-12, atol=0)
+    assert (factor - 1).abs().max() > 0.01
+    moved = begun("none", projection_std_ratio=1.0), begun("rmsnorm", projection_std_ratio=1.0)
+    assert (moved[0][0] - moved[1][0]).abs().max() > 1e-4

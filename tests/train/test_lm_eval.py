@@ -1,0 +1,184 @@
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from sklearn.metrics import brier_score_loss
+
+from lib.config.schema import EmbeddingNorm
+from lib.data.suite import Suite, build_suite, write_suite
+from lib.data.text import Corpus, CorpusError
+from lib.train.lm_eval import CharacterLM, evaluate_suite
+from lib.train.model import GPT, Transformer
+from tests.train.samples import NANOCHAT, direct, make_model
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    return make_model(corpus)
+
+
+@pytest.fixture(scope="module")
+def suite(corpus: Corpus) -> Suite:
+    return build_suite(corpus, 60, 128)
+
+
+@pytest.fixture(scope="module")
+def folder(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_suite(suite, tmp_path_factory.mktemp("harness") / "suite")
+
+
+class Result(NamedTuple):
+    table: pd.DataFrame
+    items: pd.DataFrame
+    overflows: int
+
+
+@pytest.fixture(scope="module")
+def result(model: GPT, corpus: Corpus, folder: Path) -> Result:
+    return Result(*evaluate_suite(model, corpus, folder))
+
+
+def request(context: str, continuation: str, number: int = 0) -> Instance:
+    return Instance("loglikelihood", {}, (context, continuation), 0, ("task", number, 1))
+
+
+CASES = [
+    ("To be, or not", " to be"),
+    ("\n\nROMEO:\n", "\nAy me"),
+    ("\n", "\n\n"),
+    ("x", "y"),
+    ("A line\n", "Another\n"),
+    ("of a shared beginning ", "one"),
+    ("of a shared beginning ", "three"),
+    ("of a shared beginning ", "a"),
+    ("of a shared beginning and", " more"),
+]
+
+
+MODELS = [
+    *({"embedding_norm": norm} for norm in get_args(EmbeddingNorm)),
+    {"embedding_norm": "layernorm", "tied": False, "branch_multiplier": 3.0},
+    {"positions": "rotary", "norm": "rmsnorm", "activation": "relu2", "bias": False},
+    NANOCHAT,
+]
+
+
+@pytest.mark.parametrize("fields", MODELS, ids=str)
+@pytest.mark.parametrize(("batch_size", "logits_at_once"), [(1, 2**24), (4, 200), (64, 2**24)])
+def test_log_likelihoods_are_direct_sums(
+    fields: dict[str, object],
+    batch_size: int,
+    logits_at_once: int,
+    corpus: Corpus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of contexts of every length, some with one continuation and some with several, in any
+    order; also where the logits are made a few rows at a time."""
+    monkeypatch.setattr("lib.train.model.LOGITS_AT_ONCE", logits_at_once)
+    model = make_model(corpus, **fields).double()
+    adapter = CharacterLM(model, corpus, batch_size)
+    found = adapter.loglikelihood([request(*case) for case in CASES])
+    for case, (log, greedy) in zip(CASES, found, strict=True):
+        expected = direct(model, corpus, *case)
+        assert log == pytest.approx(expected[0], abs=1e-5)
+        assert greedy is expected[1]
+
+
+def test_batches_share_a_beginning_without_changing_a_value(model: GPT, corpus: Corpus) -> None:
+    shared = "First example, solved.\nSecond example, solved.\n"
+    pairs = [
+        (shared + text, choice) for text in ("What", "Who", "When is") for choice in (" a", " bc")
+    ]
+    requests = [request(*pair, number=i // 2) for i, pair in enumerate(pairs)]
+    read: list[int] = []
+    embed = Transformer.embed
+
+    def counted(self: Transformer, ids: torch.Tensor, start: int = 0) -> torch.Tensor:
+        read.append(ids.numel())
+        return embed(self, ids, start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transformer, "embed", counted)
+        found = CharacterLM(model, corpus).loglikelihood(requests)
+    for (log, _), pair in zip(found, pairs, strict=True):
+        assert log == pytest.approx(direct(model, corpus, *pair)[0], abs=1e-5)
+    assert sum(read) < len(shared) + len(requests) * len("When is bc") + 10
+
+
+def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus: Corpus) -> None:
+    model = make_model(corpus, block_size=16)
+    adapter = CharacterLM(model, corpus)
+    context = "A context that is too long for it"
+    fits = adapter.loglikelihood([request(context[-10:], " yes it")])
+    assert not adapter.overflows
+    (log, _), (short, _) = adapter.loglikelihood(
+        [request(context, " yes it"), request(context, " no")]
+    )
+    assert len(adapter.overflows) == 1  # question
+    assert log == pytest.approx(fits[0][0], abs=1e-5)
+    assert short == pytest.approx(direct(model, corpus, context[-14:], " no")[0], abs=1e-5)
+
+
+def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
+    adapter = CharacterLM(model, corpus)
+    with pytest.raises(CorpusError, match="'é' was unseen"):
+        adapter.loglikelihood([request("caf", "é")])
+    with pytest.raises(ValueError, match="has 0 characters"):
+        adapter.loglikelihood([request("a", "")])
+    with pytest.raises(ValueError, match="has 129 characters"):
+        adapter.loglikelihood([request("a", "b" * 129)])
+
+
+def test_every_question_is_asked_and_none_overflows(result: Result, suite: Suite) -> None:
+    assert result.overflows == 0
+    assert list(zip(result.table.task, result.table.shots, strict=True)) == [
+        (task.name, shots) for shots in (0, 2) for task in suite.tasks
+    ]
+    assert (result.table.n == 60).all()
+    for task in suite.tasks:
+        rows = result.items[(result.items.task == task.name) & (result.items.shots == 2)]
+        assert rows.item.tolist() == list(range(60))
+        right = [item.gold for item in task.items]
+        assert rows.correct.tolist() == (rows.choice == right).tolist()
+
+
+def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(
+    result: Result, suite: Suite, model: GPT, corpus: Corpus
+) -> None:
+    task = next(task for task in suite.tasks if task.name == "last_word")
+    before = "".join(f"{e.text}\n" for e in task.exemplars)
+    log = np.array(
+        [
+            [direct(model, corpus, before + c, item.continuation)[0] for c in item.contexts]
+            for item in task.items
+        ]
+    )
+    gold = np.array([item.gold for item in task.items])
+    probability = np.exp(log) / np.exp(log).sum(axis=1, keepdims=True)
+    row = result.table.query("task == 'last_word' and shots == 2").iloc[0]
+    items = result.items.query("task == 'last_word' and shots == 2")
+    assert row.accuracy == pytest.approx((log.argmax(axis=1) == gold).mean())
+    assert row.stderr == pytest.approx(np.sqrt(row.accuracy * (1 - row.accuracy) / 59))
+    assert row.normalised_accuracy == pytest.approx((row.accuracy - 0.25) / 0.75)
+    assert row.accuracy == items.correct.mean()
+    assert items.choice.tolist() == log.argmax(axis=1).tolist()
+    by_hand = ((probability - np.eye(4)[gold]) ** 2).sum(axis=1).mean()
+    assert row.brier == pytest.approx(by_hand, abs=1e-4)
+    assert row.brier == pytest.approx(
+        brier_score_loss(gold, probability, scale_by_half=False), abs=1e-4
+    )
+
+
+def test_a_model_without_preferences_is_at_chance(corpus: Corpus, folder: Path) -> None:
+    uniform = make_model(corpus)
+    with torch.no_grad():
+        uniform.transformer.wte.weight.zero_()  # tied: all characters are equally likely
+    table = evaluate_suite(uniform, corpus, folder)[0]
+    # All places tie, the first is chosen, and each of a set is right once.
+    np.testing.assert_allclose(table.accuracy, table.chance)
+    np.testing.assert_allclose(table.brier, 1 - table.chance, atol=1e-6)
+    np.testing.assert_allclose(table.normalised_accuracy, 0, atol=1e-12)

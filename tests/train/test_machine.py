@@ -1,0 +1,145 @@
+"""The machine under a run is chosen, and pinned; each purpose draws for itself."""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
+from lib.config.yaml import ConfigError
+from lib.train.machine import (
+    choose_device,
+    prepare,
+    random_stream,
+    require_devices,
+)
+
+CPU = "cpu"
+
+
+def machine_on(device: str, processes: int) -> Machine:
+    sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1}
+    return Machine.model_validate({"device": device, "processes": processes} | sizes)
+
+
+@pytest.fixture
+def loose_torch() -> Iterator[None]:
+    """PyTorch as it starts, whatever ran before; all that `prepare` sets is put back after."""
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = fill
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts() -> None:
+    keys = list(itertools.product(range(5), ("weights", "batches", "sample")))
+    before = torch.get_rng_state()
+    draws = {key: torch.rand(4, generator=random_stream(*key)) for key in keys}
+    assert torch.get_rng_state().equal(before)
+    assert len({draw.numpy().tobytes() for draw in draws.values()}) == 15
+    streams = {key: random_stream(*key) for key in keys}
+    for key in reversed(keys):  # in another order, among other draws
+        torch.rand(1000)
+        assert torch.rand(4, generator=streams[key]).equal(draws[key])
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_auto_is_the_first_device_that_can_do_arithmetic(
+    monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """A GPU that has memory may still lack kernels for its generation."""
+    ones = torch.ones
+
+    def on(*size: int, device: str) -> torch.Tensor:
+        if device == "cuda" and not works:
+            raise RuntimeError("no kernel image is available")
+        return ones(*size)
+
+    monkeypatch.setattr(torch, "ones", on)
+    assert choose_device("auto") == ("cuda" if works else CPU)
+    assert choose_device("cpu") == CPU
+    if not works:
+        with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):
+            choose_device("cuda")
+
+
+def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_an_error(
+    loose_torch: None,
+) -> None:
+    def put() -> torch.Tensor:
+        return torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
+
+    put()
+    assert prepare(RunConfig(machine=MachineConfig(device="cpu", threads=2))).threads == 2
+    assert torch.get_num_threads() == 2
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
+    with pytest.raises(RuntimeError, match="deterministic"):
+        put()
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "batch_size", "block_size", "machine", "settled"),
+    [  # micro-batch, processes, windows of an evaluation
+        ("cpu", 0, 16, 128, {}, (4, 1, 8)),
+        ("cpu", 0, 6, 128, {}, (3, 1, 8)),
+        ("cpu", 0, 7, 128, {}, (1, 1, 8)),
+        ("cuda", 4, 16, 64, {}, (16, 1, 256)),
+        ("cuda", 4, 16, 1024, {"processes": 2}, (8, 2, 32)),
+        ("cuda", 4, 16, 10**6, {"processes": None}, (4, 4, 1)),
+        ("cuda", 8, 12, 128, {"processes": None}, (2, 6, 256)),
+        ("cuda", 8, 16, 128, {"processes": None, "micro_batch_size": 8}, (8, 2, 256)),
+        ("cuda", 0, 16, 128, {"processes": None, "evaluation_batch_size": 3}, (16, 1, 3)),
+    ],
+)
+def test_auto_settles_what_the_device_can_take(
+    loose_torch: None,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    gpus: int,
+    batch_size: int,
+    block_size: int,
+    machine: dict[str, int],
+    settled: tuple[int, int, int],
+) -> None:
+    monkeypatch.setattr("lib.train.machine.choose_device", lambda _: device)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    training, model = TrainingConfig(batch_size=batch_size), ModelConfig(block_size=block_size)
+    found = prepare(RunConfig(training=training, model=model, machine=MachineConfig(**machine)))
+    assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
+
+
+@pytest.mark.parametrize(("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices")])
+def test_more_processes_than_devices_are_refused(
+    monkeypatch: pytest.MonkeyPatch, device: str, devices: str
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    require_devices(machine_on(device, 1))
+    with pytest.raises(
+        ConfigError, match=rf"machine\.processes: 4 is more than {devices}.* use au"
+    ):
+        require_devices(machine_on(device, 4))
+
+
+def test_compiling_without_a_compiler_is_refused(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr("torch.compile", cannot)
+    with pytest.raises(ConfigError, match=r"^machine\.compile: .* \(OSError\); install a C"):
+        prepare(RunConfig(machine=MachineConfig(device="cpu", compile=True)))

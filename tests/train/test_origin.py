@@ -1,0 +1,85 @@
+"""What a run is made with is named in full, and survives being written down."""
+
+import platform
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+import torch
+
+from lib.config.code import measure_key, train_key
+from lib.config.schema import Machine, RunConfig
+from lib.config.study import Study
+from lib.data.text import Corpus
+from lib.results import Provenance
+from lib.train.trainer import begin
+from tests.conftest import TINY, change
+from tests.train.samples import begun
+
+PACKAGES = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
+SETTINGS = {"threads": 3, "micro_batch_size": 4, "evaluation_batch_size": 16, "processes": 1}
+MACHINE = Machine.model_validate({"device": "cpu"} | SETTINGS)
+
+
+def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus: Corpus) -> None:
+    study = Study.model_validate(TINY | {"name": "tiny", "seeds": [3]})
+    arm = study.arm("baseline")
+    made = begin(study, arm, 3, corpus)
+    assert (made.study, made.arm, made.seed, made.plan) == ("tiny", "baseline", 3, None)
+    assert made.corpus_sha256 == corpus.sha256
+    assert made.training_digest == train_key() != made.measuring_digest == measure_key()
+    assert made.parameters["training"]["learning_rate"] == 1e-3
+    assert made.parameters["training"]["beta2"] == 0.95  # a default, written out all the same
+    assert "machine" not in made.parameters
+    assert set(made.packages) == PACKAGES
+    assert made.packages["python"] == platform.python_version()
+    assert made.packages["torch"] == version("torch")
+    # A build for GPUs names its CUDA only where it is imported.
+    assert version("torch").partition("+")[0] == torch.__version__.partition("+")[0]
+    assert made.packages["numpy"] == np.__version__
+    assert made.packages["lm_eval"] == version("lm_eval")
+    assert Provenance.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "same"),
+    [
+        ("model", {"n_layer": 1}, False),
+        ("model", {"embedding_norm": "center"}, False),
+        ("training", {"learning_rate": 2e-3}, False),
+        ("training", {"precision": "bf16"}, False),
+        ("corpus", {"fraction": 0.5}, False),
+        ("evaluation", {"interval": 3}, False),
+        ("evaluation", {"dev_windows": 3}, False),
+        ("machine", {"threads": 2}, True),
+        ("evaluation", {"items_per_task": 50}, True),
+    ],
+)
+def test_the_identity_covers_what_decides_the_weights_and_the_curve(
+    section: str, fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
+) -> None:
+    threads = torch.get_num_threads()
+    identities = [begun(c, corpus).identity for c in (tiny, change(tiny, section, **fields))]
+    torch.set_num_threads(threads)
+    assert (identities[0] == identities[1]) == same
+
+
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [
+        ({"seed": 1}, False),
+        ({"plan": "a" * 64}, False),
+        ({"corpus_sha256": "b" * 64}, False),
+        ({"training_digest": "c" * 64}, False),
+        ({"measuring_digest": "d" * 64}, True),
+        ({"commit": "e" * 40}, True),
+        ({"suite_hash": "f" * 64}, True),
+        ({"study": "other", "arm": "other"}, True),
+        ({"started": "2000-01-01 00:00:00 UTC"}, True),
+    ],
+)
+def test_the_identity_covers_plan_text_and_training_code(
+    fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
+) -> None:
+    made = begun(tiny, corpus)
+    assert (made.model_copy(update=fields).identity == made.identity) == same

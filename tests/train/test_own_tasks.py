@@ -1,0 +1,116 @@
+"""A task of one's own, with the schema of sciq, from a local file: each answer is checked by a
+forward pass of its own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lib.config.io import run_folder
+from lib.config.schema import EvaluationConfig
+from lib.config.study import Study
+from lib.config.yaml import ConfigError
+from lib.results import read_raw
+from lib.train import lm_eval as harness
+from lib.train.checkpoint import read_finished
+from lib.train.lm_eval import require_tasks
+from tests.train.samples import direct, finished_study
+
+pytestmark = pytest.mark.slow
+WORDS = ["ocean", "metal", "birds", "water", "light", "cells", "three", "stone", "rains", "seven"]
+CHOICES = ("distractor1", "distractor2", "distractor3", "correct_answer")
+QUESTIONS = [
+    dict(zip(CHOICES, (WORDS[(n + k * k) % len(WORDS)] for k in range(4)), strict=True))
+    | {"question": f"What is {n}?", "support": f"Number {n}."}
+    for n in range(12)
+]
+TASK = """\
+task: own_sciq
+dataset_path: json
+dataset_kwargs: {data_files: {test: items.jsonl}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{support}}\\nQuestion: {{question}}\\nAnswer:"
+doc_to_target: 3
+doc_to_choice: "{{[distractor1, distractor2, distractor3, correct_answer]}}"
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+ASKED = {"tasks": ["own_sciq"], "include_path": "tasks/own"}
+
+
+def write_tasks(root: Path) -> Path:
+    """Write the task two folders below the repository's top, and its data beside it."""
+    folder = root / "tasks/own/science"
+    folder.mkdir(parents=True)
+    (folder / "sciq.yaml").write_text(TASK, "utf-8")
+    lines = [json.dumps(question) for question in QUESTIONS]
+    (folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository with the task, in which the harness's own are not indexed, for speed."""
+    root = tmp_path_factory.mktemp("root")
+    write_tasks(root)
+    manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.results.tasks_hash", lambda _: "a" * 64)
+        patch.setattr(harness, "_manager", lambda _: manager)
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")
+        yield root
+
+
+@pytest.fixture(scope="module")
+def study(root: Path) -> Iterator[Study]:
+    """Two tiny models that were asked it."""
+    content = {
+        "corpus": {"source": "synthetic", "fraction": 0.02, "tokenizer": "bytes"},
+        "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 64},
+        "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0} | ASKED,
+        "factors": {"model.embedding_norm": ["none", "layernorm"]},
+        "seeds": [0],
+    }
+    with finished_study(root, **content) as study:
+        yield study
+
+
+def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:
+    """The likeliest answer to each question, by a forward pass for each."""
+    run, found = read_finished(study.name, arm, seed), []
+    for question in QUESTIONS:
+        text = f"{question['support']}\nQuestion: {question['question']}\nAnswer:"
+        answers = [f" {question[name]}" for name in CHOICES]
+        found.append(int(np.argmax([direct(run.model, run.corpus, text, a)[0] for a in answers])))
+    return found
+
+
+def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Study) -> None:
+    for arm in study.arms():
+        for seed in study.seeds:
+            folder = run_folder(study.name, arm.id, seed)
+            items, choices = read_raw(folder)["stock_items"], choices_by_hand(study, arm.id, seed)
+            assert items["item"].tolist() == list(range(len(QUESTIONS)))
+            assert items["choice"].tolist() == choices
+            assert items["correct"].tolist() == [choice == 3 for choice in choices]
+            result = read_finished(study.name, arm.id, seed).result
+            accuracy = np.mean([choice == 3 for choice in choices])
+            assert result.measures["own_sciq.acc"] == pytest.approx(accuracy)
+            assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
+            assert result.files["stock_items.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (ASKED | {"tasks": ["own_scig"]}, "evaluation.tasks: 'own_scig' is unknown; did you mean"),
+    ],
+)
+def test_a_folder_or_task_that_is_not_there_is_told(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        require_tasks(EvaluationConfig.model_validate(asked))
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)

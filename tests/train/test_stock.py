@@ -1,0 +1,265 @@
+"""The harness's own tasks, on small data of their schema, asked of our model and of its twin in
+Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same answers."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import datasets
+import lm_eval
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+from safetensors.torch import save_file
+
+from lib.config.io import ROOT, write_json
+from lib.config.schema import CorpusConfig, EvaluationConfig
+from lib.config.yaml import ConfigError
+from lib.data.text import Corpus, load_corpus
+from lib.train import lm_eval as harness
+from lib.train.hugging_face import config_json, named_weights
+from lib.train.lm_eval import TokenLM, evaluate_tasks, require_tasks
+from lib.train.model import GPT
+from tests.train.samples import make_model
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
+    "A question has an answer; an answer has a reason, and the reason 7 words.",
+    "Heat the water. Then add the leaves, wait 3 minutes, and pour.",
+]
+DATA: dict[str, list[dict[str, Any]]] = {
+    "EleutherAI/lambada_openai": [{"text": text} for text in TEXTS],
+    "Rowan/hellaswag": [
+        {
+            "activity_label": "Making tea",
+            "ctx_a": "Someone heats water.",
+            "ctx_b": "they",
+            "endings": ["add leaves and wait.", "sing.", "fly to the moon [title] now.", "sleep"],
+            "label": str(label),
+        }
+        for label in (0, 3, 1)
+    ],
+    "baber/piqa": [
+        {"goal": f"To open a jar {n},", "sol1": "twist the lid.", "sol2": "eat it", "label": n % 2}
+        for n in range(4)
+    ],
+    "allenai/ai2_arc": [
+        {
+            "question": f"What is {n} more than 2?",
+            "choices": {"text": ["two", "three", str(n + 2), "a dog "], "label": list("ABCD")},
+            "answerKey": "C",
+        }
+        for n in range(5)
+    ],
+    "openai/gsm8k": [{"question": f"{n} + 2 = ?", "answer": f"#### {n + 2}"} for n in range(3)],
+}
+"""What each task downloads, as little of it as it takes."""
+TASKS = ["lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Documents, in byte pairs."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "texts").mkdir()
+    for number in range(30):
+        (folder / "texts" / f"{number}.txt").write_text(TEXTS[number % 3] * 3, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.tokens.output_root", lambda: folder)
+        return load_corpus(CorpusConfig(source=str(folder / "texts"), tokenizer="bpe-300"))
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    return make_model(corpus, block_size=384)
+
+
+@pytest.fixture(scope="module")
+def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> LM:
+    """The harness's own adapter around Hugging Face's own model, read from a folder."""
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    if "accelerate" not in sys.modules:  # which plays no part on one CPU, but is imported
+        for name in ("accelerate", "accelerate.utils"):
+            sys.modules[name] = ModuleType(name)
+        for name in ("Accelerator", "InitProcessGroupKwargs", "find_executable_batch_size"):
+            setattr(sys.modules["accelerate"], name, None)
+        sys.modules["accelerate.utils"].get_max_memory = None
+    from lm_eval.models.huggingface import HFLM
+
+    folder, end = tmp_path_factory.mktemp("peer"), corpus.tokenizer.end_of_document
+    write_json(folder / "config.json", config_json(model.config, corpus.vocab_size, end))
+    save_file(named_weights(model), folder / "model.safetensors", {"format": "pt"})
+    (folder / "tokenizer.json").write_text(corpus.tokenizer.to_json(), "utf-8")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        bos_token="<|endoftext|>",
+        eos_token="<|endoftext|>",
+    )
+    gpt2 = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return HFLM(pretrained=gpt2, tokenizer=tokenizer, batch_size=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
+    """The harness's own definitions, their data from here, and a group of two of them."""
+    own = Path(lm_eval.__file__).parent / "tasks"
+    group = tmp_path_factory.mktemp("group")
+    (group / "pair.yaml").write_text(
+        "group: pair\ntask: [piqa, arc_easy]\n"
+        "aggregate_metric_list: [{metric: acc, aggregation: mean, weight_by_size: true}]\n"
+        "metadata: {version: 3}\n",
+        "utf-8",
+    )
+    names = ("lambada", "hellaswag", "piqa", "arc", "gsm8k")
+    folders = [str(own / name) for name in names] + [str(group)]
+    manager = TaskManager(include_path=folders, include_defaults=False)
+
+    def local(path: str, name: str | None = None, **_: object) -> datasets.DatasetDict:
+        rows = datasets.Dataset.from_list(DATA[path])
+        return datasets.DatasetDict({part: rows for part in ("train", "validation", "test")})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_eval.api.task.datasets.load_dataset", local)
+        patch.setattr(harness, "_manager", lambda _: manager)
+        patch.setenv("DISABLE_MULTIPROC", "1")  # as the manager itself does
+        yield manager
+
+
+def table_of(model: GPT, corpus: Corpus, names: list[str], shots: list[int]) -> pd.DataFrame:
+    """The table of a model's results."""
+    return evaluate_tasks(model, corpus, EvaluationConfig(tasks=names, shots=shots), 8)[0]
+
+
+def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[str, Any]:
+    loaded = manager.load(names)
+    for task in loaded["tasks"].values():
+        task.set_config("num_fewshot", shots)
+        task.set_fewshot_seed(1234)
+    return evaluate(lm=lm, task_dict=loaded, bootstrap_iters=0)
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
+    shots: int, model: GPT, corpus: Corpus, peer: LM, tasks: TaskManager
+) -> None:
+    adapter = TokenLM(model, corpus)
+    ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
+    assert not adapter.overflows
+    compared = 0
+    for name in TASKS:
+        for one, other in zip(ours["samples"][name], theirs["samples"][name], strict=True):
+            assert one["doc_id"] == other["doc_id"]
+            for (log, greedy), (expected, expected_greedy) in zip(
+                one["filtered_resps"], other["filtered_resps"], strict=True
+            ):
+                assert log == pytest.approx(expected, abs=1e-4)
+                assert greedy == expected_greedy
+                compared += 1
+        for metric in ("acc,none", "acc_norm,none"):
+            if metric in theirs["results"][name]:
+                assert ours["results"][name][metric] == theirs["results"][name][metric]
+    assert compared == 3 + 3 * 4 + 4 * 2 + 2 * 5 * 4
+    table = table_of(model, corpus, TASKS, [shots]).set_index(["task", "metric"])
+    for name in TASKS:
+        stated = table.loc[(name, "acc")]
+        assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
+
+
+def test_contexts_too_long_are_shortened_as_by_the_harness_own_adapter(
+    model: GPT, corpus: Corpus, peer: LM
+) -> None:
+    choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
+    requests = [
+        Instance("loglikelihood", {}, (context, choice), 0, ("task", place, 1))
+        for place, context in enumerate(["A question.", TEXTS[1] * 10, TEXTS[2] * 30])
+        for choice in choices
+    ]
+    adapter = TokenLM(model, corpus)
+    ours, theirs = adapter.loglikelihood(requests), peer.loglikelihood(requests)
+    np.testing.assert_allclose([log for log, _ in ours], [log for log, _ in theirs], atol=1e-4)
+    assert adapter.overflows == {("task", 1), ("task", 2)}
+
+
+def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus: Corpus) -> None:
+    table = table_of(model, corpus, ["pair"], [0, 1])
+    accuracy = table[table["metric"] == "acc"].set_index(["task", "shots"])["value"]
+    rows = table.set_index(["task", "metric"])
+    piqa, arc = rows.loc[("piqa", "acc")], rows.loc[("arc_easy", "acc")]
+    assert piqa["shots"].tolist() == arc["shots"].tolist() == [0, 1]
+    assert (piqa["n"].tolist(), arc["n"].tolist()) == ([4, 4], [5, 5])
+    for number in range(2):
+        of_group = rows.loc[("pair", "acc")].iloc[number]
+        weighted = (4 * piqa["value"].iloc[number] + 5 * arc["value"].iloc[number]) / 9
+        assert of_group["value"] == pytest.approx(weighted)
+        assert of_group["task_version"] == "3"
+        mean = accuracy[("all tasks", number)]
+        assert mean == pytest.approx((piqa["value"].iloc[number] + arc["value"].iloc[number]) / 2)
+    for one, n in ((piqa.iloc[0], 4), (arc.iloc[0], 5)):
+        expected = np.sqrt(one["value"] * (1 - one["value"]) / (n - 1))
+        assert one["stderr"] == pytest.approx(expected)
+        assert one["task_version"] == "1.0"
+    assert (table["truncated"].dropna() == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["hellaswagg"], "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
+        (["gsm8k"], "evaluation.tasks: gsm8k: it asks for more than the likelihood of given texts"),
+    ],
+)
+def test_a_task_that_cannot_be_asked_is_refused_in_one_line(names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        require_tasks(EvaluationConfig(tasks=names))
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_measure_that_no_task_gives_is_refused() -> None:
+    """Of a group there is none."""
+    asked = EvaluationConfig(tasks=["pair"], shots=[0, 1])
+    require_tasks(asked, ["piqa.acc@1", "arc_easy.acc@0"])
+    for measure in ("pair.acc@0", "gsm8k.acc@0", "piqa.acc"):
+        with pytest.raises(ConfigError, match=f"plan: of evaluation.tasks, '{measure}' is"):
+            require_tasks(asked, [measure])
+
+
+def test_without_a_network_the_data_is_asked_for_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach\nthe Hub")
+
+    monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
+    with pytest.raises(ConfigError, match="piqa cannot be had: Couldn't reach the Hub; download"):
+        require_tasks(EvaluationConfig(tasks=["piqa"]))
+
+
+def test_studies_without_stock_tasks_do_not_load_them() -> None:
+    code = (
+        "import sys, lib.train.evaluate, lib.sweep.check\n"
+        "sys.exit('lib.train.lm_eval' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@torch.no_grad()
+def test_white_space_before_a_continuation_is_its_own(model: GPT, corpus: Corpus) -> None:
+    ids = corpus.encode("The quick brown fox")
+    n = len(corpus.encode("The quick"))
+    log = model(ids[None, :-1])[0].double().log_softmax(-1)[n - 1 :]
+    expected = float(log.gather(1, ids[n:, None]).sum())
+    request = Instance("loglikelihood", {}, ("The quick ", "brown fox"), 0, ("task", 0, 1))
+    found = TokenLM(model, corpus).loglikelihood([request])[0][0]
+    assert found == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,308 @@
+import math
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.config.schema import RunConfig, TrainingConfig
+from lib.config.yaml import UserError
+from lib.data.text import Corpus, sample_batch
+from lib.train import trainer as training
+from lib.train.evaluate import measure
+from lib.train.machine import derive_seed, random_stream
+from lib.train.model import GPT, optimizer_groups, weights_digest
+from lib.train.trainer import Row, Trainer, initial_hashes, learning_rate
+from tests.conftest import TINY, change
+from tests.train.samples import train
+
+
+class KilledError(Exception):
+    pass
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """End training after `step`, before anything of it is kept, as a kill would."""
+    training_step = Trainer.training_step
+
+    def then_killed(run: Trainer) -> None:
+        training_step(run)
+        if run.step == step:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        patch.setattr(Trainer, "training_step", then_killed)
+        yield
+        pytest.fail(f"training ended before step {step}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    return train(RunConfig.model_validate(TINY), corpus, 0, tmp_path_factory.mktemp("undisturbed"))
+
+
+def without_seconds(trained: Trainer) -> object:
+    return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 12])
+def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
+    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    with killed_at(step):
+        train(tiny, corpus, 0, tmp_path / "run")
+    resumed = train(tiny, corpus, 0, tmp_path / "run")
+    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
+    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
+    assert resumed.batches == undisturbed.batches
+    last_checkpoint = (step - 1) // 5 * 5
+    assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
+
+
+def interrupted_at(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Send what Ctrl-C and a notebook's stop send, in the midst of a step."""
+    learning_rate = training.learning_rate
+
+    def interrupt(config: TrainingConfig, number: int) -> float:
+        if number == step - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return learning_rate(config, number)
+
+    patch.setattr(training, "learning_rate", interrupt)
+
+
+def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted_at(7, patch)
+        stopped = train(tiny, corpus, 0, tmp_path / "run")
+    assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
+    assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is usual
+    with pytest.raises(UserError, match="training stopped at step 7; train the run again"):
+        measure(stopped, tmp_path)
+    resumed = train(tiny, corpus, 0, tmp_path / "run")
+    assert resumed.resumed_at == [7]
+    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
+    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
+
+
+def test_whoever_watches_is_given_every_row_and_every_point_of_the_curve(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    rows, points = [], []
+
+    def watch(row: Row, point: Row | None) -> None:
+        rows.append(row)
+        points.extend([] if point is None else [point])
+
+    trained = train(tiny, corpus, 0, tmp_path / "run", watch)
+    assert rows == trained.rows
+    assert points == trained.points[1:]  # the first is of the untrained model
+    assert [point["step"] for point in points] == [4, 8, 12]
+
+
+def test_other_parameters_neither_resume_nor_delete_a_checkpoint(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    for config in (tiny, change(tiny, "training", learning_rate=2e-3), tiny):
+        assert train(config, corpus, 0, tmp_path).resumed_at == []
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize("interval", [1, 50])
+def test_evaluation_cadence_never_changes_training(
+    interval: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    other = train(change(tiny, "evaluation", interval=interval), corpus, 0, tmp_path / "run")
+    assert weights_digest(other.model) == weights_digest(undisturbed.model)
+    steps = sorted({0, 12, *range(0, 13, interval)})
+    assert other.curve["step"].tolist() == steps
+
+
+def test_arms_of_a_seed_share_weights_batches_and_budget(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    arm = train(change(tiny, "model", embedding_norm="layernorm"), corpus, 0, tmp_path / "arm")
+    other = train(tiny, corpus, 1, tmp_path / "other")
+    for name in ("initial_weights", "batches"):
+        assert getattr(arm, name) == getattr(undisturbed, name) != getattr(other, name)
+    for seed, run in ((1, other), (0, arm), (0, undisturbed)):
+        of_run = run.initial_weights, run.batches
+        assert initial_hashes(run.config, corpus, seed, 12) == of_run
+        assert initial_hashes(run.config, corpus, seed, 5)[1] != run.batches
+    assert arm.trace["tokens"].iloc[-1] == 12 * 4 * 16
+    assert weights_digest(arm.model) != weights_digest(undisturbed.model)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_training_is_adamw_on_the_mean_loss_of_its_batches(
+    dropout: float, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    """The same steps written out: draw, cross-entropy, gradient norm, torch's plain AdamW. Each
+    step seeds its dropout anew."""
+    config = change(tiny, "model", dropout=dropout)
+    trained = train(config, corpus, 0, tmp_path)
+    model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
+    optimizer = torch.optim.AdamW(
+        optimizer_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
+    )
+    model.train()
+    stream, losses, norms = random_stream(0, "batches"), [], []
+    for step in range(12):
+        x, y = sample_batch(corpus.train, 4, 16, stream)
+        torch.manual_seed(derive_seed(0, f"dropout/{step}/0"))
+        loss = F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
+        losses.append(loss.item())
+        optimizer.step()
+    np.testing.assert_allclose(trained.trace["loss"], losses, rtol=1e-5)
+    np.testing.assert_allclose(trained.trace["grad_norm"], norms, rtol=1e-4)
+    second = torch.cat([s["exp_avg_sq"].flatten() for s in optimizer.state.values()])
+    last = trained.trace.iloc[-1]
+    assert last["second_moment_mean"] == pytest.approx(float(second.mean()), rel=1e-4)
+    assert last["second_moment_max"] == pytest.approx(float(second.max()), rel=1e-4)
+
+
+def test_micro_batches_add_up_to_the_batch(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    split = train(change(tiny, "machine", micro_batch_size=1), corpus, 0, tmp_path / "split")
+    for column in ("loss", "grad_norm"):
+        np.testing.assert_allclose(split.trace[column], undisturbed.trace[column], rtol=1e-4)
+    assert split.batches == undisturbed.batches
+
+
+def test_activations_computed_again_leave_every_gradient_as_it_is(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    again = train(change(tiny, "machine", activation_checkpointing=True), corpus, 0, tmp_path)
+    assert weights_digest(again.model) == weights_digest(undisturbed.model)
+    np.testing.assert_equal(without_seconds(again), without_seconds(undisturbed))
+
+
+@pytest.mark.long
+def test_a_compiled_step_makes_the_same_losses(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    compiled = train(change(tiny, "machine", compile=True), corpus, 0, tmp_path)
+    np.testing.assert_allclose(compiled.trace["loss"], undisturbed.trace["loss"], rtol=1e-6)
+    assert compiled.provenance.machine.compile
+
+
+def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    clipped = train(change(tiny, "training", gradient_clip=0.01), corpus, 0, tmp_path / "clipped")
+    assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
+    # AdamW forgets the scale of a gradient, not that of its square.
+    assert clipped.trace["second_moment_mean"][0] < undisturbed.trace["second_moment_mean"][0] / 100
+
+
+def test_divergence_is_a_result_that_survives_a_rerun(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    wild = change(tiny, "training", learning_rate=1e30)
+    diverged = train(wild, corpus, 0, tmp_path / "run")
+    assert diverged.diverged_at == 2  # one update of that size leaves no finite logit
+    assert len(diverged.trace) == 2
+    again = train(wild, corpus, 0, tmp_path / "run")
+    assert again.diverged_at == 2
+    assert again.resumed_at == []
+
+
+def test_a_last_update_that_destroys_a_run_is_a_divergence(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    wild = change(tiny, "training", iterations=1, learning_rate=1e30)
+    for _ in range(2):
+        trained = train(wild, corpus, 0, tmp_path / "run")
+        assert (trained.diverged_at, len(trained.trace)) == (1, 1)
+        assert not np.isfinite(trained.curve["dev_loss"].iloc[-1])
+    assert trained.from_checkpoint
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precisions_train_close_to_fp32(
+    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+) -> None:
+    lower = train(change(tiny, "training", precision=precision), corpus, 0, tmp_path / "lower")
+    assert lower.diverged_at is None
+    np.testing.assert_allclose(lower.trace["loss"], undisturbed.trace["loss"], rtol=0.02)
+    assert lower.trace["loss"].tolist() != undisturbed.trace["loss"].tolist()
+    assert lower.model.transformer.wte.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("scale", "diverged_at"), [(2.0**30, None), (2.0**60, 20)])
+def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergence(
+    scale: float,
+    diverged_at: int | None,
+    tiny: RunConfig,
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scaler = partial(torch.amp.GradScaler, init_scale=scale)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    half = change(tiny, "training", precision="fp16", iterations=24)
+    trained = train(half, corpus, 0, tmp_path / "run")
+    trace, skipped = trained.trace, int(trained.trace["skipped"].sum())
+    assert trained.diverged_at == diverged_at
+    if diverged_at is None:
+        assert 0 < skipped < 20
+        assert trace["skipped"][:skipped].all()  # the scale halves until it fits
+        assert trace["grad_norm"].isna().tolist() == trace["skipped"].tolist()
+        assert trace["grad_norm"][skipped:].max() < 100  # and is taken out again
+    else:
+        assert (len(trace), skipped) == (20, 19)
+    assert (trace["second_moment_max"] == 0).sum() == skipped + (diverged_at is not None)
+    assert np.isfinite(trace["loss"]).all()
+
+
+def test_a_schedule_is_constant_or_has_its_closed_form() -> None:
+    constant = RunConfig.model_validate({"training": {"learning_rate": 0.1}}).training
+    assert {learning_rate(constant, step) for step in range(300)} == {0.1}
+    fields = {
+        "schedule": "warmup_cosine",
+        "iterations": 101,
+        "warmup_iterations": 20,
+        "learning_rate": 1.0,
+        "final_learning_rate_ratio": 0.2,
+    }
+    config = RunConfig.model_validate({"training": fields}).training
+    assert learning_rate(config, 0) == pytest.approx(1 / 20)
+    assert learning_rate(config, 19) == 1.0
+    assert learning_rate(config, 20) == 1.0
+    assert learning_rate(config, 60) == pytest.approx(0.6)  # halfway: mean of 1 and 0.2
+    assert learning_rate(config, 100) == pytest.approx(0.2)
+
+
+def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_them(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    """Every fourth window from the first, against every fourth from the third."""
+    trained = train(change(tiny, "evaluation", dev_windows=10), corpus, 0, tmp_path / "run")
+    starts = [k * (len(corpus.dev) - 17) // 9 for k in range(10)]
+    losses, gradients = [], []
+    for windows in (range(10), (0, 4, 8), (2, 6)):
+        batch = torch.stack([corpus.dev[starts[k] : starts[k] + 17] for k in windows])
+        logits = trained.model(batch[:, :-1])
+        losses.append(F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
+        parts = torch.autograd.grad(losses[-1], list(trained.model.parameters()))
+        gradients.append(torch.cat([part.flatten().double() for part in parts]))
+    cosine = F.cosine_similarity(gradients[1], gradients[2], dim=0)
+    last = trained.curve.iloc[-1]
+    assert last["dev_loss"] == pytest.approx(losses[0].item(), rel=1e-5)
+    assert last["gradient_cosine"] == pytest.approx(cosine.item(), abs=1e-6)
