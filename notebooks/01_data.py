@@ -22,7 +22,7 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
 from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of

@@ -23,7 +23,7 @@
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/config/../..", recursive=True)]
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
 from IPython.display import Markdown, display
@@ -31,7 +31,12 @@ from pandas import DataFrame
 
 from lib.stats import tables as report
 from lib.stats.runs import (
-    collect, melt_columns, read_parquet, read_table, study_results, tidy,
+    collect,
+    melt_columns,
+    read_parquet,
+    read_table,
+    study_results,
+    tidy,
 )
 from lib.stats.tables import readable
 from lib.stats.verdict import analyse

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from lib.config.io import PARAMS, ROOT
-from lib.sweep.cli import COMMANDS
+from lib.sweep.cli import commands
 
+COMMANDS = commands()[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FOLDERS = ("notebooks", "lib", "params", "papers", "tests")

@@ -45,10 +45,10 @@ def append(file: Path, text: str = "# a comment\n") -> None:
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("machine", "distributed")),
         *((f"lib/train/{name}.py", {MEASURE}) for name in ("evaluate", "diagnostics", "lm_eval")),
         *((f"lib/data/{name}.py", {MEASURE}) for name in ("suite", "tasks")),
-        *((f"lib/{name}.py", {MEASURE}) for name in ("results", "study/metrics")),
+        *((f"lib/{name}.py", {MEASURE}) for name in ("results", "config/metrics")),
         *((f"lib/config/{name}.py", set()) for name in ("plan", "preregistration", "code", "io")),
-        *((f"lib/{name}.py", set()) for name in ("analysis/verdict", "figures/style")),
-        *((f"lib/{name}", set()) for name in ("README.md", "workflow/sweep.py")),
+        *((f"lib/{name}.py", set()) for name in ("stats/verdict", "figures/style")),
+        *((f"lib/{name}", set()) for name in ("README.md", "sweep/sweep.py")),
     ],
 )
 def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(

@@ -37,7 +37,8 @@ def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
     def write(*cells: str) -> Path:
         notebook = nbformat.v4.new_notebook()
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}  # noqa: E501  # fmt: skip
+        kernel = {"name": "python3", "display_name": "", "language": "python"}
+        notebook.metadata["kernelspec"] = kernel
         parameters = "study = arm = ''\nseed = 0"
         first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
         sources = [f"result = {str(result)!r}", *cells]
@@ -186,7 +187,8 @@ def test_what_a_notebook_of_a_study_is_made_from_is_its_content(
 ) -> None:
     was = made_from("03_analysis", tiny_study)
     fewer = tiny_study.model_copy(update={"seeds": [0]})
-    assert {name for name, value in made_from("03_analysis", fewer).items() if value != was[name]} == {"study"}  # noqa: E501  # fmt: skip
+    now = made_from("03_analysis", fewer)
+    assert {name for name in now if now[name] != was[name]} == {"study"}
     assert was["code"] != made_from("04_figures", tiny_study)["code"]
     for file in (ROOT / "lib" / "stats").glob("*.py"):
         os.utime(file)
@@ -196,13 +198,17 @@ def test_what_a_notebook_of_a_study_is_made_from_is_its_content(
     assert study_folder("tiny").name == "tiny"
 
 
-ORPHAN = "from lib.sweep.execute import end_with_parent; end_with_parent(); {}; import time; time.sleep(60)"  # noqa: E501
+ORPHAN = (
+    "from lib.sweep.execute import end_with_parent\nend_with_parent()\n{}\n"
+    "import time\ntime.sleep(60)"
+)
 
 
 @pytest.mark.slow
 def test_a_process_ends_with_the_one_that_started_it() -> None:
     """Also when that was killed."""
-    start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {!r}]); import time; time.sleep(60)"  # noqa: E501  # fmt: skip
+    start = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {!r}])\n"
+    start += "time.sleep(60)"
     ready = "print('ready', flush=True)"
     parent = subprocess.Popen(
         [sys.executable, "-c", start.format(ORPHAN.format(ready))], cwd=ROOT, stdout=subprocess.PIPE
