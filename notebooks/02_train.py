@@ -79,8 +79,7 @@ from lib.train.evaluate import measure, write_result
 from lib.config.io import relative, study_folder
 from lib.results import history
 
-suites = study_folder(design.name) / "suite"
-measured = measure(trained, suites)
+measured = measure(trained, study_folder(design.name) / "suite")
 print("\n".join(measured.notes) or "everything was measured")
 
 # %% [markdown]
@@ -94,7 +93,7 @@ print(history(result.provenance), relative(folder / "result.json"), sep="\n")
 result
 
 # %%
-from lib.stats.tables import result_table
+from lib.stats.tables import readable, result_table
 from lib.train.checkpoint import finished_baseline
 
 baseline = finished_baseline(asked, this, seed)
@@ -118,8 +117,6 @@ show_training(trained.trace, trained.curve, this)
 # embedding normalization, where it has them.
 
 # %%
-from lib.stats.tables import readable
-
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
 readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0, -1]], digits=4)
 
@@ -127,8 +124,6 @@ readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0,
 # ## What was measured
 
 # %%
-from IPython.display import display
-
 suites_asked = [name for name in ("tasks", "stock_tasks") if name in measured.tables]
 display(*[readable(measured.tables[name]) for name in suites_asked])
 

@@ -19,7 +19,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FOLDERS = ("notebooks", "lib", "params", "papers", "tests")
 READMES = [ROOT / "README.md", *(ROOT / folder / "README.md" for folder in FOLDERS)]
 TEXTS = [*READMES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-FILES = [*WORKFLOWS, *TEXTS, ROOT / "Dockerfile", ROOT / ".devcontainer/devcontainer.json"]
+FILES = [*WORKFLOWS, *TEXTS[:-1], ROOT / "Dockerfile", ROOT / ".devcontainer/devcontainer.json"]
 SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13, 14)]
 
 
