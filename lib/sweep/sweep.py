@@ -83,40 +83,68 @@ def run_sweep(sweep: Sweep) -> int:
         studies = studies if sweep.dry_run else [write_commits(study) for study in studies]
         stale = find_stale(studies)
         print_reasons(studies, stale)
-        gpus = check.gpus(studies) if sweep.is_local else []
-        command = snakemake_command(studies, sweep, stale, len(gpus))
-        if log is None:
-            return subprocess.run([*command, "--dry-run"]).returncode
         due = due_runs(studies, stale)
-        _set_clocks_back(studies)
-        seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
-        if seconds > LONG and sweep.is_local:
-            sweep_five_steps({study.name: study for study, *_ in due}, sweep)
-        environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
-        snakemake = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            is_stopped = not follow(snakemake, due, sweep.stop_after)
-        finally:  # its jobs end with it
-            if not sweep.is_local:
-                snakemake.send_signal(signal.SIGINT)  # on which it cancels them
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    snakemake.wait(CANCEL_TIMEOUT)
-            snakemake.kill()
-        if status := snakemake.wait():
-            if is_stopped:
-                print(f"stopped after {sweep.stop_after:g} hours, as asked; a rerun continues")
-                return TIME_UP
-            print_failures(Path(log.name))
+        if log and not (due or stale or sweep.flags or sweep.replace) and is_made(studies):
+            print("No run is missing or stale.")
+        elif status := make(studies, sweep, stale, due, log):
             return status
+        if log is None:
+            return 0
     for study in studies:
         summarise(study)
     for paper in sorted({study.paper for study in studies}):
         for said in (RUNS / f"paper-{paper}.txt", RUNS / f"record-{paper}.txt"):
             print(said.read_text("utf-8") if said.is_file() else "", end="")
     return 0
+
+
+def make(
+    studies: list[Study],
+    sweep: Sweep,
+    stale: Mapping[Path, str],
+    due: list[Run],
+    log: IO[bytes] | None,
+) -> int:
+    """Have Snakemake make what is missing or stale; without a log, say what it would make. Return
+    its exit status. Raises UserError where a sweep of five steps fails."""
+    gpus = check.gpus(studies) if sweep.is_local else []
+    command = snakemake_command(studies, sweep, stale, len(gpus))
+    if log is None:
+        return subprocess.run([*command, "--dry-run"]).returncode
+    _set_clocks_back(studies)
+    seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
+    if seconds > LONG and sweep.is_local:
+        sweep_five_steps({study.name: study for study, *_ in due}, sweep)
+    environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
+    snakemake = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        is_stopped = not follow(snakemake, due, sweep.stop_after)
+    finally:  # its jobs end with it
+        if not sweep.is_local:
+            snakemake.send_signal(signal.SIGINT)  # on which it cancels them
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                snakemake.wait(CANCEL_TIMEOUT)
+        snakemake.kill()
+    status = snakemake.wait()
+    if status and is_stopped:
+        print(f"stopped after {sweep.stop_after:g} hours, as asked; a rerun continues")
+        return TIME_UP
+    if status:
+        print_failures(Path(log.name))
+    return status
+
+
+def is_made(studies: Iterable[Study]) -> bool:
+    """Tell whether all that follows the runs of studies is there."""
+    files = [
+        RUNS / f"{what}-{study.paper}.txt" for study in studies for what in ("paper", "record")
+    ]
+    files += [archived_file(study.name) for study in studies]
+    files += [result_file(name, study.name) for study in studies for name in SHARED]
+    return all(path.is_file() for path in files)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
     (folder / "params").mkdir()
     (folder / "params" / "small.yaml").write_text(yaml.safe_dump(fields), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("study.study", "study.preregistration"):
+        for module in ("config.study", "config.preregistration"):
             patch.setattr(f"lib.{module}.PARAMS", folder / "params")
         patch.setattr("lib.config.io.RUNS", folder / "runs")
         patch.setattr("lib.data.tokens.output_root", lambda: folder)
