@@ -21,6 +21,8 @@ from IPython.display import Image as DisplayedImage
 from IPython.display import display
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
@@ -108,7 +110,6 @@ def line(look: Variant) -> dict[str, Any]:
 
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
-    "savefig.dpi": 110,
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.linewidth": 0.6,
@@ -159,7 +160,6 @@ def facets(
             ax.set_ylabel("")
         _common_legend(figure)
         save(figure, folder, name)
-        show(figure)
 
 
 def _common_legend(figure: Figure) -> None:
@@ -195,25 +195,29 @@ def widen(ax: Axes, differences: pd.Series) -> None:
         ax.set_yscale("symlog", linthresh=sizes.median())
 
 
-def show(figure: Figure, colours: int = 64) -> None:
-    """Show a figure in a notebook as a small PNG: a record of many notebooks stays small."""
-    png = small_png(figure, "figure", colours)
+def show(figure: Figure, colours: int = 64) -> bytes:
+    """Show a figure in a notebook as a small PNG, which is returned."""
+    png = small_png(figure, colours)
     display(DisplayedImage(png, width=int(figure.bbox.width)))
     plt.close(figure)  # or the notebook would show it again
+    return png
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write a figure as PDF and PNG, the same bytes for the same data."""
+    """Show a figure, and write it as that PNG and as PDF: the same bytes for the same data."""
+    write_bytes(folder / f"{name}.png", show(figure))
+    figure.set_layout_engine("none")  # it is laid out now
     with atomic_write(folder / f"{name}.pdf") as temporary:
-        figure.savefig(temporary, metadata={"CreationDate": None})
-    write_bytes(folder / f"{name}.png", small_png(figure, plt.rcParams["savefig.dpi"]))
+        # `Figure.savefig` would draw it once more to lay it out.
+        FigureCanvasPdf(figure).print_pdf(temporary, metadata={"CreationDate": None})
 
 
-def small_png(figure: Figure, dpi: float | str, colours: int = 64) -> bytes:
+def small_png(figure: Figure, colours: int = 64) -> bytes:
     """Draw a PNG of few colours: 64 are enough for lines to keep theirs, at a quarter of the usual
     size, and 8 for one line and its text, at an eighth of it."""
-    full, small = BytesIO(), BytesIO()
-    figure.savefig(full, format="png", dpi=dpi)
-    image = Image.open(full).convert("RGB").quantize(colours, Image.Quantize.FASTOCTREE)
-    image.save(small, "png", optimize=True)
+    canvas, small = FigureCanvasAgg(figure), BytesIO()
+    canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    palette = image.quantize(colours, Image.Quantize.FASTOCTREE)
+    palette.save(small, "png", optimize=True)
     return small.getvalue()

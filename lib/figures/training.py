@@ -240,6 +240,6 @@ def live_picture(
         axes[0].legend(title="on dev (thin: in training)", title_fontsize=8)
         colour = "#B00020" if warnings else "black"
         axes[0].set_title("\n".join([standing, *warnings]), loc="left", color=colour)
-        png, width = small_png(figure, "figure"), int(figure.bbox.width)
+        png, width = small_png(figure), int(figure.bbox.width)
         plt.close(figure)
         return png, width

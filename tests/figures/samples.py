@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -112,7 +111,7 @@ def analysed(
 def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch) -> list[Figure]:
     """Every figure that applies, drawn, written and shown."""
     shown: list[Figure] = []
-    patch.setattr(style, "show", lambda figure: (shown.append(figure), plt.close(figure)))
+    patch.setattr(style, "show", lambda figure: shown.append(figure) or b"PNG")
     for figure in figures.applicable():
         figure.draw()
     return shown
@@ -120,6 +119,6 @@ def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch) -> list[Figure]:
 
 def shown_as(name: str, figures: StudyFigures, patch: pytest.MonkeyPatch) -> Figure:
     shown: list[Figure] = []
-    patch.setattr(style, "show", lambda figure: (shown.append(figure), plt.close(figure)))
+    patch.setattr(style, "show", lambda figure: shown.append(figure) or b"PNG")
     {figure.name: figure for figure in figures.applicable()}[name].draw()
     return shown[0]

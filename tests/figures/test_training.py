@@ -214,7 +214,7 @@ def test_a_run_in_training_is_drawn_beside_its_baseline_whatever_it_has_so_far(
 ) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(
-        "lib.figures.training.small_png", lambda figure, _: figures.append(figure) or b"PNG"
+        "lib.figures.training.small_png", lambda figure: figures.append(figure) or b"PNG"
     )
     steps = np.arange(1, 5)
     trace = pd.DataFrame({"step": steps, "loss": [4.0, 90.0, 3.0, 2.0], "grad_norm": 1.0 / steps})
