@@ -121,12 +121,6 @@ def git_state() -> dict[str, Any]:
     return state | ({"code": (git("rev-parse", "HEAD") or "").strip()} if of_arm else {})
 
 
-def code_state() -> dict[str, Any]:
-    """Name the commit, whether what runs was as committed, and the measure key, as a provenance
-    holds them."""
-    return {"measuring_digest": measure_key(), **git_state()}
-
-
 def plan_log(file: str) -> str:
     """List the commits that changed a plan of `params/plans/`, newest first, also under the names
     that it had before."""

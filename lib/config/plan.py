@@ -18,7 +18,6 @@ from lib.config.yaml import ConfigError, explain, read_yaml, suggest
 
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
-Share = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -55,7 +54,7 @@ class Instability(Section):
     """Nats above ln V. An arm whose loss starts higher is not judged: it falls from a height."""
     noise: Noise | None = None
     plateau: Plateau = Plateau()
-    tolerated_share: Share | None = None
+    tolerated_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Of an arm's runs, for the arm to count as stable; None: none may be unstable."""
 
     @model_validator(mode="after")
@@ -120,13 +119,10 @@ class Family(Section):
     flips, which for runs that are stable or not is McNemar's exact test."""
 
 
-class Change(Section):
+class Deviation(Section):
+    date: str
     what: Text
     why: Text
-
-
-class Deviation(Change):
-    date: str
 
 
 class Frozen(Section):
@@ -152,7 +148,7 @@ class Plan(Section):
 
     title: str
     question: str
-    confirmatory: list[str]
+    confirmatory: Annotated[list[str], Field(min_length=1)]
     """The studies that may confirm; every other one is exploratory, whatever it finds."""
     hypotheses: Annotated[dict[str, Hypothesis], Field(min_length=1)]
     smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
@@ -170,15 +166,9 @@ class Plan(Section):
     power: Annotated[float, Field(gt=0, lt=1)] = POWER
     instability: Instability | None = None
     """None: no run is called unstable; a plateau is as usual."""
-    estimand: str = ""
-    tests: str = ""
-    exclusions: str = ""
-    predictions: dict[str, Text] = Field(default_factory=dict)
-    """What is expected, by name, to be followed up one by one."""
     procedures: dict[str, Text] = Field(default_factory=dict)
-    """How what is not fixed yet will be chosen, and how what is exploratory will be read."""
-    changes: list[Change] = Field(default_factory=list)
-    """From the plan before this one."""
+    """Whatever else is fixed in words: what is left out, what is expected, how what is not fixed
+    yet will be chosen, what changed from an earlier plan."""
     deviations: list[Deviation] = Field(default_factory=list)
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""

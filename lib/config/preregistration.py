@@ -18,7 +18,7 @@ from itertools import chain, product
 from typing import Any, Literal, get_args
 
 from lib.config.code import git, is_checkout, tasks_hash
-from lib.config.io import PAPERS, PARAMS, PLANS, ROOT, RUNS, TEMPLATES, relative, write_text
+from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
 from lib.config.metrics import JUDGED, MAIN, MEASURES
 from lib.config.plan import (
     ALPHA,
@@ -37,10 +37,6 @@ from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
 
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
-
-
-class PreregistrationError(UserError):
-    """Runs that were not made under the plan they are to be analysed by."""
 
 
 def load_plan(study: Study) -> Plan | None:
@@ -81,8 +77,6 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     ]
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
-    if not plan.primary_measures:
-        yield "primary: names no measure, and no hypothesis has a test; give either"
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
         yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
     for name, (_, arm, baseline, _) in plan.bound.items():
@@ -92,19 +86,8 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
                 yield f"hypotheses.{name}.test: {several}"
     for name, family in plan.families.items():
         for measure in family.measures:
-            if measure not in [*plan.primary_measures, *plan.secondary]:
-                yield f"families.{name}.measures: {measure} is neither primary nor secondary"
             if family.test == "equivalence" and measure not in plan.smallest_effect_of_interest:
                 yield f"smallest_effect_of_interest: has none of {measure}, as {name} needs"
-
-
-def usual_hypotheses(study: Study) -> dict[str, dict[str, Any]]:
-    """Return the hypothesis of each arm that it differs from its baseline in the main measure."""
-    return {
-        arm.id: {"test": [arm.id, arm.baseline, MAIN], "direction": "differs"}
-        for arm in study.arms()
-        if arm.baseline != arm.id
-    }
 
 
 def begin_plan(file: str, name: str | None) -> None:
@@ -123,12 +106,14 @@ def begin_plan(file: str, name: str | None) -> None:
 
 
 def _template(study: Study, file: str) -> str:
-    """Write a plan with the arms and measures of a study. Blank is what only its user knows."""
+    """Write a plan with the arms and measures of a study, in which each arm differs from its
+    baseline in the main measure. Blank is what only its user knows."""
     measures = [name for name, measure in MEASURES.items() if measure.better]
     hypotheses = "\n".join(
-        f"  {json.dumps(name)}:\n    says:\n    test: {json.dumps(h['test'])}\n"
-        f"    direction: {h['direction']}"
-        for name, h in usual_hypotheses(study).items()
+        f"  {json.dumps(arm.id)}:\n    says:\n"
+        f"    test: {json.dumps([arm.id, arm.baseline, MAIN])}\n    direction: differs"
+        for arm in study.arms()
+        if arm.baseline != arm.id
     )
     return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
         study=study.name, file=file, measure=MAIN, hypotheses=hypotheses, alpha=ALPHA, power=POWER,
@@ -142,10 +127,7 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 96, initial_indent="#   ", subsequent_indent="#   ")
 
 
-def freeze(
-    file: str,
-    data_of: Callable[[Study], tuple[dict[str, str], list[str]]],
-) -> Plan:
+def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]]]) -> Plan:
     """Write what a plan of `params/plans/` fixes of its studies into its file; return the plan.
 
     `data_of` hashes the texts of a study, by their sources, and its task suites. Raises UserError
@@ -153,7 +135,13 @@ def freeze(
     has run.
     """
     path, plan = PLANS / file, read_plan(file)
-    faults = [f"{file}: {fault}" for fault in _missing_fields(plan)]
+    judged = dict.fromkeys(measure for h, *_, measure in plan.bound.values() if h.direction)
+    faults = [
+        f"{file}: smallest_effect_of_interest: has none of {measure}; write the smallest "
+        "difference that matters"
+        for measure in judged
+        if measure not in [*plan.smallest_effect_of_interest, *JUDGED]
+    ]
     studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
     for study in studies:
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
@@ -163,53 +151,30 @@ def freeze(
             faults.append(f"{study.name} has run: write a new plan, and a study that names it")
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    block = _frozen_block(studies, _used_seeds(file), data_of)
+    used, lines = _used_seeds(file), [f"frozen: # {_ABOVE}"]
+    for study in studies:
+        corpus, suite = data_of(study)
+        fixed = {
+            "seeds": len(study.seeds),
+            "used_seeds": used,
+            "parameters": parameters_digest(study),
+            "corpus": corpus,
+            "suite": sorted(suite),
+        }
+        if study.evaluation.include_path:
+            fixed["tasks"] = tasks_hash(study.evaluation.include_path)
+        lines.append(f"  {study.name}:")
+        # A field a line; what JSON writes is YAML, too.
+        lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.items()]
     before = re.split(r"^frozen:", path.read_text("utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
-    text = before.rstrip("\n") + f"\n\n{block}\n"
-    parse_yaml(text.encode(), file)  # what is written must be read
-    write_text(path, text)
+    write_text(path, before.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n")
     return read_plan(file)
-
-
-def _missing_fields(plan: Plan) -> Iterator[str]:
-    """Name what a plan does not say and no default can, and what it says in vain."""
-    if not plan.confirmatory:
-        yield "confirmatory: names no study; there is nothing to freeze"
-    for measure in dict.fromkeys(m for h, *_, m in plan.bound.values() if h.direction):
-        if measure not in plan.smallest_effect_of_interest and measure not in JUDGED:
-            yield (
-                f"smallest_effect_of_interest: has none of {measure}; write the smallest "
-                "difference that matters"
-            )
 
 
 def _missing_lines(study: Study, file: str) -> list[str]:
     """List the lines that a study's file needs for its seeds to be drawn from a plan."""
     lines = [f"plan: {file}"] if study.plan != file else []
     return lines + ([] if study.drawn else [f"seeds: {{count: {len(study.seeds)}}}"])
-
-
-def _frozen_block(
-    studies: list[Study],
-    used: list[int],
-    data_of: Callable[[Study], tuple[dict[str, str], list[str]]],
-) -> str:
-    """Write what is fixed of studies as YAML, a field a line; what JSON writes is YAML, too."""
-    lines = [f"frozen: # {_ABOVE}"]
-    for study in studies:
-        corpus, suite = data_of(study)
-        frozen = Frozen(
-            seeds=len(study.seeds),
-            used_seeds=used,
-            parameters=parameters_digest(study),
-            corpus=corpus,
-            suite=sorted(suite),
-            tasks=tasks_hash(study.evaluation.include_path),
-        )
-        fields = frozen.model_dump().items()
-        lines.append(f"  {study.name}:")
-        lines += [f"    {name}: {json.dumps(value)}" for name, value in fields]
-    return "\n".join(lines)
 
 
 def _used_seeds(file: str) -> list[int]:
@@ -297,27 +262,21 @@ def _precedes(file: str, commits: Iterable[str | None]) -> tuple[list[str], list
     """Ask git whether the plan was committed before the commits of the runs. Return what says that
     it was not, and what git cannot tell, each with its remedy."""
     if not is_checkout():
-        if (ROOT / ".git").exists() and git("rev-parse", "--git-dir") is None:
-            trust = 'git config --global --add safe.directory "$PWD"'
-            return [], [f"git is missing, or refuses another user's folder: {trust}"]
-        return [], ["without git nothing tells when the plan was written; take a clone"]
-    since = _committed_since(file)
-    is_shallow = (git("rev-parse", "--is-shallow-repository") or "").strip() == "true"
-    whole = "this clone lacks a part of its history: git fetch --unshallow"
-    later, unknown = [], []
+        trust = 'git config --global --add safe.directory "$PWD"'
+        return [], [f"git tells nothing here: take a clone, or if it is another user's, {trust}"]
+    if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
+        return [], ["this clone lacks a part of its history: git fetch --unshallow"]
+    since, later, unknown = _committed_since(file), [], []
     if since is None:
         return [], ["the plan is not committed as it stands: commit it before the runs"]
     for commit in commits:
         if commit is None:
             unknown.append("a run was made outside git, so its code is at no commit")
         elif git("cat-file", "-e", f"{commit}^{{commit}}") is None:
-            unknown.append(whole if is_shallow else f"commit {commit[:12]} is not here: git fetch")
+            unknown.append(f"commit {commit[:12]} is not here: git fetch")
         elif git("merge-base", "--is-ancestor", since, commit) is None:
-            if is_shallow:
-                unknown.append(whole)
-            else:
-                later.append(f"run at commit {commit[:12]}, plan fixed at {since[:12]}")
-    return later, list(dict.fromkeys(unknown))
+            later.append(f"run at commit {commit[:12]}, plan fixed at {since[:12]}")
+    return later, unknown
 
 
 def _committed_since(file: str) -> str | None:
@@ -337,12 +296,12 @@ def _committed_since(file: str) -> str | None:
 
 
 def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
-    """Raise PreregistrationError naming the first run (name → stamped hash) whose stamp is not the
-    plan's, with both hashes."""
+    """Raise UserError naming the first run (name → stamped hash) whose stamp is not the plan's,
+    with both hashes."""
     expected = plan.hash if plan else None
     for run, stamp in stamps.items():
         if stamp != expected:
-            raise PreregistrationError(
+            raise UserError(
                 f"run {run} was made under plan {stamp}, and the plan's hash is {expected}: "
                 "restore the plan that it was made under, or rerun ./run_all.sh, which trains it "
                 "anew under this one"

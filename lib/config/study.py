@@ -20,7 +20,6 @@ from lib.config.io import (
     BESIDE_ARMS,
     PAPER,
     PARAMS,
-    ROOT,
     prepare_params,
     read_json,
     relative,
@@ -323,14 +322,12 @@ def _study_file(study: Any) -> Path:
         remedy = "a name in params/, or the path of a YAML, such as ./mine.yaml"
         raise ConfigError(f"study: {short(study)} names none; write {remedy}")
     file, names = Path(study), [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
-    is_here = os.path.realpath(file.parent) in map(os.path.realpath, (PARAMS, ROOT / "params"))
     # Unlike Path's, this is False for a name that is too long to be a file's.
-    if file.suffix == ".yaml" and not is_here and os.path.isfile(file):  # noqa: PTH113
+    if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file
-    if file.parent not in (Path(), Path("params")) and not is_here:
-        raise ConfigError(f"study: there is no {short(str(file))}; name a study of params/")
-    if (name := file.name.removesuffix(".yaml")) not in names:
-        raise ConfigError(f"study: {suggest(name, names)} in params/")
+    name = file.name.removesuffix(".yaml")
+    if name not in names or file.parent not in (Path(), Path("params")):
+        raise ConfigError(f"study: {suggest(str(study), names)} in params/")
     return PARAMS / f"{name}.yaml"
 
 

@@ -10,14 +10,12 @@ import reprlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 HEADLESS = "STUDY_HEADLESS"
@@ -81,37 +79,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
     """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
     try:
-        content = deepcopy(_load(text.decode("utf-8")))
+        content = YAML(typ="safe", pure=True).load(text.decode("utf-8"))
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None
-    except RecursionError:
-        raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
-    except (YAMLError, ValueError, LookupError, TypeError, OverflowError) as error:
+    except (YAMLError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{name} is not valid YAML in UTF-8: {reason}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{name} must hold fields, one a line (name: value)")
     return content
-
-
-class _PlainComposer(Composer):
-    """Refuses anchors and aliases: a few of them in each other make a file of a gigabyte."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.parser.peek_event()
-        if event.anchor:
-            problem = "an anchor or alias (& or *) stands here; write the value out, or quote it"
-            raise ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
-
-
-@functools.lru_cache(maxsize=256)
-def _load(text: str) -> Any:
-    """Read YAML once: it takes milliseconds, and plans and studies are asked for often."""
-    loader = YAML(typ="safe", pure=True)
-    loader.Composer = _PlainComposer
-    return loader.load(text)
 
 
 def suggest(name: object, known: Iterable[str]) -> str:

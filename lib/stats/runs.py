@@ -27,7 +27,7 @@ def collect(study: Study) -> list[RunResult]:
     """Read all runs of a study from `runs/`, in the order of the design.
 
     Raises ResultError naming every missing run, or the first that does not fit the others, and
-    PreregistrationError for a run made under another plan.
+    UserError for a run made under another plan.
     """
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"

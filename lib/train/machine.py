@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lib.config.code import code_state
+from lib.config.code import git_state, measure_key
 from lib.config.schema import MACHINE_SETTINGS, Machine, RunConfig
 from lib.config.yaml import ConfigError
 from lib.results import MachineFacts
@@ -128,7 +128,8 @@ def package_versions() -> dict[str, str | None]:
 
 def execution_environment(machine: Machine) -> dict[str, Any]:
     """Name what executes: code, machine and versions."""
-    return {**code_state(), "machine": describe(machine), "packages": package_versions()}
+    facts = {"machine": describe(machine), "packages": package_versions()}
+    return {"measuring_digest": measure_key(), **git_state(), **facts}
 
 
 def count_devices(kind: str) -> int:

@@ -48,7 +48,7 @@ def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(
     text = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
     expected = hashlib.sha256(text.encode()).hexdigest()
     deviation = {"date": "2026-11-30", "what": "a", "why": "b"}
-    for change in ({}, {"deviations": [deviation]}, {"tests": " ", "primary": None}):
+    for change in ({}, {"deviations": [deviation]}, {"spread": " ", "primary": None}):
         parameters.plan(**change)
         assert read_plan("p.yaml").hash == Plan.model_validate(PLAN | change).hash == expected
     assert Plan.model_validate(PLAN | {"alpha": 0.01}).hash != expected
@@ -70,6 +70,7 @@ def test_what_has_a_usual_value_may_be_left_out(parameters: Parameters) -> None:
         ({"rules": "none"}, "rules: 'rules' is unknown"),
         ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
         ({"title": " "}, "title: is missing; add it"),
+        ({"confirmatory": []}, "confirmatory: [] is not allowed. List should have at least 1"),
         ({"hypotheses": {}}, "hypotheses: {} is not allowed. Dictionary should have at least 1"),
         ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: ['a', 'b'] is"),
         ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "hypotheses.a: give either dir"),
@@ -82,7 +83,7 @@ def test_what_has_a_usual_value_may_be_left_out(parameters: Parameters) -> None:
         ({"families": {"a": FAMILY | {"contrasts": [["x"]]}}}, "families.a.contrasts.0: ['x'] is"),
         ({"families": {"a": FAMILY | {"tset": "t"}}}, "families.a.tset: 'tset' is unknown; did"),
         ({"families": {"a": FAMILY | {"test": "tt"}}}, "families.a.test: 'tt' is not allowed. Inp"),
-        ({"changes": [3]}, "changes.0: 3 is not allowed. Input should be a valid dictionary"),
+        ({"deviations": [3]}, "deviations.0: 3 is not allowed. Input should be a valid dictionary"),
         ({"instability": {"nois": {}}}, "instability.nois: 'nois' is unknown; did you mean 'noi"),
         ({"instability": {"rise": 0.5}}, "instability: give one definition: noise; or rise, last"),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),

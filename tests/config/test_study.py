@@ -269,7 +269,7 @@ def test_a_study_elsewhere_is_copied_and_may_be_changed(
     assert load_study("mine.yaml").seeds == load_study("mine").seeds == [5]
     copy = parameters.folder / "mine.yaml"
     assert copy.read_text("utf-8") == COPY + mine.read_text("utf-8")
-    with pytest.raises(ConfigError, match=r"there is no 'other/x.yaml'"):
+    with pytest.raises(ConfigError, match=r"'other/x.yaml' is unknown"):
         load_study("other/x.yaml")
 
 

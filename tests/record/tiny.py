@@ -63,7 +63,7 @@ PLAN: dict[str, Any] = {
     "smallest_effect_of_interest": {"loss": 0.03},
     "spread": {"loss": 0.02},
     "secondary": ["perplexity"],
-    "exclusions": "none",
+    "procedures": {"exclusions": "none"},
 }
 
 
