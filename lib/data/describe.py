@@ -1,21 +1,18 @@
 """What a study reads, in numbers and tables: its corpora, what is drawn of them, its suites, and
 what can be predicted of a text without a network, to read a model against."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from torch import Tensor
 
 from lib.config.io import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
 from lib.data.suite import prepare_suite, read_suite
 from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
-from lib.data.tokens import TOKEN_CLASSES, Ids, token_class
+from lib.data.tokens import TOKEN_CLASSES, token_class
 
 MAX_PAIRS = 2**24
 """Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
@@ -39,7 +36,7 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
     are n/a."""
     classes = [token_class(symbol) for symbol in corpus.symbols]
     counts = {
-        part: _count(_blocks(getattr(corpus, part)), corpus.vocab_size)
+        part: np.bincount(getattr(corpus, part), minlength=corpus.vocab_size)
         for part in ("train", "dev", "test")
     }
     table = pd.DataFrame(counts).groupby(classes).sum()
@@ -149,7 +146,7 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
     it is known. No model comes below it on average.
     """
     train, heldout, n = corpus.train, corpus.heldout.numpy(), corpus.vocab_size
-    counts = _count(_blocks(train), n)
+    counts = np.bincount(train, minlength=n)
     shares = counts[counts > 0] / len(train)
     unigram = np.log((counts + 1) / (len(train) + n))
     losses = {
@@ -158,25 +155,11 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
         "uniform_loss": float(np.log(n)),
     }
     if n * n <= MAX_PAIRS:
-        codes = (block[:-1] * n + block[1:] for block in _blocks(train, overlap=1))
-        pairs = _count(codes, n * n).reshape(n, n) + 1
+        ids = train.astype(np.int64)
+        pairs = np.bincount(ids[:-1] * n + ids[1:], minlength=n * n).reshape(n, n) + 1
         bigram = np.log(pairs / pairs.sum(1)[:, None])
         losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
     of_source = corpus.sha256 == SYNTHETIC and corpus.unit == "characters"
     if of_source and block_size in SOURCE_LOSS:
         losses["source_loss"] = SOURCE_LOSS[block_size]
     return losses
-
-
-def _count(blocks: Iterable[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
-    """Count each of the numbers from 0 to n - 1; (n,)."""
-    counts = np.zeros(n, np.int64)
-    for block in blocks:
-        counts += np.bincount(block, minlength=n)
-    return counts
-
-
-def _blocks(ids: Ids | Tensor, overlap: int = 0) -> Iterator[NDArray[np.int64]]:
-    """Read ids (n,) block by block, as they may be more than memory holds."""
-    for start in range(0, len(ids), 2**20):
-        yield np.asarray(ids[start : start + 2**20 + overlap], np.int64)

@@ -42,10 +42,6 @@ MAX_MEASURED = 2**16
 """Characters that dev and test are cut to, each: the same text, whatever the tokenizer."""
 
 
-class MissingCorpusError(CorpusError):
-    """A known corpus that is neither here nor to be downloaded."""
-
-
 @dataclass(frozen=True)
 class Corpus:
     """A verified text, or documents, encoded and split. Ids count from 0."""
@@ -127,9 +123,8 @@ class Corpus:
 def load_corpus(config: CorpusConfig) -> Corpus:
     """Find, verify, encode and split a corpus.
 
-    Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
-    or holds no documents, is too short, is not UTF-8, or holds a symbol in its held-out part that
-    training never sees.
+    Raises CorpusError when a known one cannot be had, or a file is no text or holds no documents,
+    is too short, is not UTF-8, or holds a symbol in its held-out part that training never sees.
     """
     try:
         if config.source in KNOWN:
@@ -183,7 +178,7 @@ def _known_text(name: str) -> bytes:
         hashed = f"sha256:{file_hash}"
         return Path(pooch.retrieve(url, hashed, file_name, folder, progressbar=True)).read_bytes()
     except Exception as error:
-        raise MissingCorpusError(
+        raise CorpusError(
             f"{name}: no file with SHA-256 {file_hash[:12]}… is here or was downloaded "
             f"({type(error).__name__}). Provide it in one of three ways: put it at "
             f"{relative(folder / file_name)} (from {url}); attach a Kaggle input that holds "

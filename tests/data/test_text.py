@@ -21,7 +21,6 @@ from lib.data.text import (
     KNOWN,
     Corpus,
     CorpusError,
-    MissingCorpusError,
     load_corpus,
     sample_batch,
 )
@@ -117,7 +116,7 @@ def test_a_wrong_download_leaves_nothing_behind_and_says_what_to_do(
 ) -> None:
     if content:
         (served / "little.txt").write_bytes(content)
-    with pytest.raises(MissingCorpusError, match=r"^little: no file with SHA-256") as error:
+    with pytest.raises(CorpusError, match=r"^little: no file with SHA-256") as error:
         load_corpus(CorpusConfig(source="little"))
     assert list(data.iterdir()) == []
     assert str(error.value).endswith(
