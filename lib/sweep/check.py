@@ -25,7 +25,6 @@ from lib.data.suite import INSTALL, has_harness, suite_hash
 from lib.data.text import Corpus, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
-from lib.stats.power import expected_power, out_of_reach, spread_of
 from lib.stats.runs import tidy
 from lib.sweep.code_arms import resolve
 from lib.train.machine import PEAK_FLOPS, describe, prepare, require_devices
@@ -242,6 +241,8 @@ def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator
 def power(plan: Plan, n: int, effect: float | None, spread: str | None) -> Iterator[str]:
     """Say what `n` seeds can show of each hypothesis: its power, and the seeds that the plan's
     power takes; and which exact tests cannot reach their level."""
+    from lib.stats.power import expected_power, out_of_reach, spread_of  # loads statsmodels
+
     yield from (f"warning: {text}" for text in out_of_reach(plan, n))
     source: Any = plan.spread if spread is None else spread
     with suppress(TypeError, ValueError):
