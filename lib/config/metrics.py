@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any, Literal
 
-MeasureGroup = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
+MeasureGroup = Literal["summary", "headline", "comparison", "calibration"]
 """summary: the table of all arms; headline: the site, the sentence about a run, and the contrasts
-of a study without a plan; comparison: seed by seed; mechanism: variant against variant;
-calibration: the table of calibration."""
+of a study without a plan; comparison: seed by seed; calibration: the table of calibration."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,7 @@ class Measure:
     better: Literal["lower", "higher"] | None
     """Which way is better; None: neither."""
     digits: int
-    groups: tuple[MeasureGroup, ...]
-    raw: str | None = None
-    """`file.column` of a run's raw files that it is computed from (see `lib.results`); None: from
-    the weights alone, because no few sums would do, or from the trace by the plan's definition."""
+    groups: tuple[MeasureGroup, ...] = ()
 
     @property
     def title(self) -> str:
@@ -52,7 +48,7 @@ class Measure:
         return f"{delta} [{low}, {high}]"
 
 
-_EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison", "mechanism")
+_EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison")
 
 
 class _Registry(dict[str, Measure]):
@@ -63,58 +59,47 @@ class _Registry(dict[str, Measure]):
         if not task or shots[:1] not in ("", "@"):
             raise KeyError(name)
         label = f"{task} accuracy" + (f", {shots[1:]}-shot" if shots else "")
-        return Measure(label, "", "higher", 4, (), "stock_items.correct")
+        return Measure(label, "", "higher", 4)
 
 
 MEASURES = _Registry({
-    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE, "windows.nll"),
-    "perplexity_dev": Measure("dev perplexity", "", "lower", 3, (), "windows.nll"),
-    "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",), "windows.nll"),
-    "loss": Measure("validation loss", "nats", "lower", 4, ("summary", "headline", "mechanism"),
-                    "windows.nll"),
-    "loss_test": Measure("test loss", "nats", "lower", 4, (), "windows.nll"),
-    "bits_per_character": Measure("bits per character", "", "lower", 4, ("summary",),
-                                  "windows.nll"),
-    "accuracy": Measure("next-token accuracy", "", "higher", 4,
-                        ("summary", "headline", "comparison"), "windows.correct"),
-    "accuracy_test": Measure("test next-token accuracy", "", "higher", 4, (), "windows.correct"),
-    "macro_accuracy_zero_shot": Measure("macro accuracy, zero-shot", "", "higher", 4, _EVERYWHERE,
-                                        "items.correct"),
+    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE),
+    "perplexity_dev": Measure("dev perplexity", "", "lower", 3),
+    "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",)),
+    "loss": Measure("validation loss", "nats", "lower", 4, ("summary", "headline")),
+    "loss_test": Measure("test loss", "nats", "lower", 4),
+    "bits_per_character": Measure("bits per character", "", "lower", 4, ("summary",)),
+    "accuracy": Measure("next-token accuracy", "", "higher", 4, _EVERYWHERE),
+    "accuracy_test": Measure("test next-token accuracy", "", "higher", 4),
+    "macro_accuracy_zero_shot": Measure("macro accuracy, zero-shot", "", "higher", 4, _EVERYWHERE),
     "macro_accuracy_few_shot": Measure("macro accuracy, few-shot", "", "higher", 4,
-                                       ("summary", "headline", "mechanism"), "items.correct"),
-    "ece": Measure("expected calibration error", "", "lower", 4, (*_EVERYWHERE, "calibration"),
-                   "bins.correct"),
+                                       ("summary", "headline")),
+    "ece": Measure("expected calibration error", "", "lower", 4, (*_EVERYWHERE, "calibration")),
     "ece_null": Measure("ECE of a perfectly calibrated model", "", None, 4, ("calibration",)),
-    "ece_equal_width": Measure("ECE, 15 equal-width bins", "", "lower", 4, ("calibration",),
-                               "bins.correct"),
-    "brier": Measure("Brier score", "", "lower", 4, ("summary", "calibration"), "windows.brier"),
+    "ece_equal_width": Measure("ECE, 15 equal-width bins", "", "lower", 4, ("calibration",)),
+    "brier": Measure("Brier score", "", "lower", 4, ("summary", "calibration")),
     "temperature": Measure("best temperature (dev)", "", None, 3, ("summary", "calibration")),
-    "ece_test": Measure("test ECE", "", "lower", 4, ("calibration",), "bins.correct"),
-    "ece_test_tempered": Measure("test ECE at that temperature", "", "lower", 4, ("calibration",),
-                                 "bins.correct"),
+    "ece_test": Measure("test ECE", "", "lower", 4, ("calibration",)),
+    "ece_test_tempered": Measure("test ECE at that temperature", "", "lower", 4, ("calibration",)),
     "nll_test_tempered": Measure("test loss at that temperature", "nats", "lower", 4,
                                  ("calibration",)),
-    "grad_norm": Measure("final gradient norm", "", None, 4, ("summary",), "trace.grad_norm"),
-    "grad_norm_last_tenth": Measure("gradient norm, mean of last tenth", "", None, 4, ("summary",),
-                                    "trace.grad_norm"),
-    "gradient_cosine": Measure("mean cosine between gradients of two parts of dev", "", "higher", 3,
-                               ("summary", "comparison"), "curve.gradient_cosine"),
-    "severity": Measure("largest rise of the training loss", "nats", "lower", 3, ("summary",),
-                        "trace.loss"),
+    "grad_norm": Measure("final gradient norm", "", None, 4, ("summary",)),
+    "grad_norm_last_tenth": Measure("gradient norm, mean of last tenth", "", None, 4, ("summary",)),
+    "gradient_cosine": Measure("mean cosine between gradients of two parts of dev", "", "higher",
+                               3, ("summary", "comparison")),
+    "severity": Measure("largest rise of the training loss", "nats", "lower", 3, ("summary",)),
     "unstable": Measure("unstable runs, as a share", "", "lower", 2, ("summary",)),
     "plateau": Measure("plateau of the training loss", "steps", "lower", 1, ("summary",)),
     "harmful": Measure("runs of harmful instability, as a share", "", "lower", 2, ("summary",)),
-    "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",),
-                              "windows.embedding_norm"),
-    "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",),
-                                          "trace.seconds"),
-    "model_flop_utilisation": Measure("share of the device's peak that training uses", "", "higher",
-                                      3, ()),
-    "peak_memory": Measure("peak memory of a training process", "GB", "lower", 2, ()),
+    "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",)),
+    "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",)),
+    "model_flop_utilisation": Measure("share of the device's peak that training uses", "",
+                                      "higher", 3),
+    "peak_memory": Measure("peak memory of a training process", "GB", "lower", 2),
     "inference_tokens_per_second": Measure("inference speed, batched", "tokens/s", "higher", 0,
                                            ("summary",)),
-    "inference_tokens_per_second_batch_1": Measure("inference speed, batch 1", "tokens/s", "higher",
-                                                   0, ("summary",)),
+    "inference_tokens_per_second_batch_1": Measure("inference speed, batch 1", "tokens/s",
+                                                   "higher", 0, ("summary",)),
 })  # fmt: skip
 """Measures in the order in which tables show them."""
 

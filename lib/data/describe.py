@@ -10,7 +10,7 @@ import pandas as pd
 from lib.config.io import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
-from lib.data.suite import prepare_suite, read_suite
+from lib.data.suite import prepare_suite, read_suite, windows
 from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
 
@@ -52,24 +52,18 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     that is too long to be searched nothing is measured."""
     short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
-    train_lines, train_windows = set(train.splitlines()), set(_windows(train, gram))
+    train_lines, train_windows = set(train.splitlines()), set(windows(train, gram))
     lines = [line for line in heldout.splitlines() if line.strip()]
     long = [line for line in lines if len(line) >= gram]
     found = {
         "lines": [line in train_lines for line in lines],
         f"lines of at least {gram} characters": [line in train_lines for line in long],
-        f"{gram}-character windows": [
-            window in train_windows for window in _windows(heldout, gram)
-        ],
+        f"{gram}-character windows": [part in train_windows for part in windows(heldout, gram)],
     }
     shares = {
         f"{what} found in train": pd.Series(x, dtype=float).mean() for what, x in found.items()
     }
     return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
-
-
-def _windows(text: str, length: int) -> list[str]:
-    return [text[i : i + length] for i in range(len(text) - length + 1)]
 
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:

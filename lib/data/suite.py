@@ -80,17 +80,20 @@ class Suite:
         return digest([asdict(task) for task in self.tasks])
 
 
+def windows(text: str, length: int) -> list[str]:
+    """List every stretch of a text of so many characters."""
+    return [text[i : i + length] for i in range(len(text) - length + 1)]
+
+
 class LeakageFilter:
     """Tells whether a held-out text also stands in the training part."""
 
     def __init__(self, train: str) -> None:
-        self._lines = set(train.split("\n"))
-        self._grams = {train[i : i + GRAM] for i in range(len(train) - GRAM + 1)}
+        self._lines, self._grams = set(train.split("\n")), set(windows(train, GRAM))
 
     def leaks(self, text: str) -> bool:
         """Tell whether `text` is a line of the training part, or shares a 24-gram with it."""
-        grams = (text[i : i + GRAM] for i in range(len(text) - GRAM + 1))
-        return text in self._lines or any(gram in self._grams for gram in grams)
+        return text in self._lines or any(gram in self._grams for gram in windows(text, GRAM))
 
 
 def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> Suite:
