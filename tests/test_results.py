@@ -25,7 +25,6 @@ from lib.results import (
     json_rows,
     measures_of,
     read_raw,
-    to_single_precision,
     window_table,
     write_raw,
 )
@@ -113,20 +112,6 @@ def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
     for name, table in read_raw(tmp_path).items():
         pd.testing.assert_frame_equal(table, raw[name], check_exact=True)
     assert sum(sizes) < 7_000
-
-
-def test_rounded_columns_take_half_the_room_and_the_loss_stays_as_it_was(tmp_path: Path) -> None:
-    exact = np.random.default_rng(0).random(1000)
-    table = pd.DataFrame({"step": range(1000), "loss": exact, "seconds": exact})
-    rounded = to_single_precision(table)
-    assert rounded["loss"].equals(table["loss"])
-    assert rounded["step"].equals(table["step"])
-    np.testing.assert_allclose(rounded["seconds"], exact, rtol=2**-24, atol=0)
-    assert rounded["seconds"].dtype == np.float64  # of which sums do not round again
-    sizes = [
-        write_raw(tmp_path, "trace", each[["seconds"]]).stat().st_size for each in (table, rounded)
-    ]
-    assert sizes[1] < 0.6 * sizes[0]
 
 
 def test_a_diverged_run_has_files_and_no_measures(tmp_path: Path) -> None:

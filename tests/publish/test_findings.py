@@ -50,7 +50,3 @@ def test_findings_are_executed_again_and_compared_by_value(paper: Path) -> None:
     wrong_table, wrong_figure = findings.check(paper)
     assert "dose.loss is 0.2500001, and 0.25 by" in wrong_table
     assert "dose.pdf is not what" in wrong_figure
-
-
-def test_a_paper_without_a_notebook_has_no_findings(tmp_path: Path) -> None:
-    assert list(findings.check(tmp_path)) == []

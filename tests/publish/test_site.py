@@ -1,17 +1,14 @@
-"""The site of a record that lies here, of its older form in one zip, and of runs in progress."""
+"""The site of a record that lies here, and of runs in progress."""
 
 import json
 import re
 import shutil
-import sys
-import zipfile
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
 import numpy as np
-import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -171,21 +168,6 @@ def test_a_damaged_study_says_so_and_the_others_are_shown(
     assert (own / "site/example/constant/seed-0.html").is_file()
 
 
-def test_an_older_record_in_one_zip_has_the_same_pages(
-    built: Path, paper: Path, tmp_path: Path
-) -> None:
-    own = tmp_path / "paper"
-    shutil.copytree(paper / "results", own / "results")
-    (own / "record").mkdir()
-    with zipfile.ZipFile(own / "record/example.zip", "w") as packed:
-        for path in (paper / "record/example").rglob("*"):
-            packed.write(path, path.relative_to(paper / "record/example"))
-    build_site(own)
-    for page in built.glob("example/**/*.html"):
-        other = own / "site" / page.relative_to(built)
-        assert other.read_text("utf-8") == page.read_text("utf-8")
-
-
 def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path: Path) -> None:
     width = {"image/png": {"width": "1 onload=window.struck='width'"}}
     outputs = [
@@ -210,18 +192,6 @@ def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path: Path) -> None:
     assert f"data:image/png;base64,{PIXEL}" in text
 
 
-def test_a_styled_table_keeps_its_cells_and_an_image_has_a_description(tmp_path: Path) -> None:
-    styled = pd.DataFrame({"share": [0.25]}, index=["train"]).style.format("{:.1%}").to_html()
-    outputs = [new_output("display_data", {"text/html": styled})]
-    outputs += [new_output("display_data", {"image/png": PIXEL})]
-    write(tmp_path / "a.ipynb", new_code_cell("table", outputs=outputs))
-    text = notebook_html(tmp_path / "a.ipynb")
-    assert {("th", "share"), ("th", "train"), ("td", "25.0%")} <= {
-        *re.findall(r"<(t[hd])[^>]*>([^<]*)</", text)
-    }
-    assert re.search(r'<img [^>]*alt="[^"]+"', text)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -235,11 +205,3 @@ def test_a_styled_table_keeps_its_cells_and_an_image_has_a_description(tmp_path:
 def test_what_is_no_notebook_becomes_a_page_that_says_so(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.ipynb").write_bytes(content)
     assert "cannot be shown as a notebook" in notebook_html(tmp_path / "a.ipynb")
-
-
-def test_without_the_extra_that_draws_curves_the_page_says_so(
-    built: Path, paper: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "altair", None)
-    assert build_site(paper) == []
-    assert "Not shown here" in (built / "curves.html").read_text("utf-8")

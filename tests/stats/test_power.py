@@ -4,7 +4,6 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from lib.config.plan import Hypothesis
-from lib.stats.hypotheses import claim
 from lib.stats.power import (
     expected_power,
     minimum_detectable_effect,
@@ -126,19 +125,3 @@ def test_an_exact_test_has_no_power_where_it_cannot_reach_its_level() -> None:
     shared = decay_plan(hypotheses={"h": EXACT, "same": SAME})  # of six seeds .031, above .05 / 2
     (row, _) = expected_power(shared, {"h": 0.001, "same": 0.01}, 6).to_dict("records")
     assert (row["power"], row["seeds"]) == (0, 7)
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"direction": "greater"}, "> 0"),
-        ({"direction": "less", "beyond": 0.02}, "< -0.02"),
-        ({"direction": "less"}, "< 0"),
-        ({"direction": "differs"}, "≠ 0"),
-        ({"direction": "differs", "beyond": 0.02}, "beyond ± 0.02"),
-        ({"equivalent_within": 0.02}, "within ± 0.02"),
-    ],
-)
-def test_a_claim_is_said_in_short(fields: dict, text: str) -> None:
-    h = Hypothesis.model_validate({"says": "", "test": ["a", "b", "loss"]} | fields)
-    assert claim(h) == text

@@ -4,23 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lib.config.io import write_json
-from lib.config.metrics import MEASURES
 from lib.config.study import Study
-from lib.results import MachineFacts, RunResult, Stretch, write_raw
+from lib.results import MachineFacts, RunResult, Stretch
 from lib.stats.paired import contrast_table
 from lib.stats.runs import (
     ResultError,
     check,
     collect,
     machine_settings,
-    melt_columns,
-    other_settings,
-    read_parquet,
-    read_table,
     study_results,
     tidy,
 )
@@ -59,26 +53,6 @@ def test_an_incomplete_study_is_refused_naming_every_missing_run(
     for run in runs:
         written(here, run)
     assert collect(tiny_study) == runs
-
-
-def test_raw_tables_of_all_runs_are_joined_wherever_their_folders_are(
-    tiny_study: Study, here: Path
-) -> None:
-    def folder(arm: str, seed: int) -> Path:
-        return here / "elsewhere" / f"{arm}-{seed}"
-
-    for arm in ("none", "layernorm"):
-        for seed in (0, 1):
-            folder(arm, seed).mkdir(parents=True)
-            write_raw(folder(arm, seed), "trace", pd.DataFrame({"step": [1], "loss": [4.0 + seed]}))
-    trace = read_parquet(tiny_study, "trace", folder)
-    assert trace.groupby("arm")["loss"].agg(list).to_dict() == {
-        "none": [4.0, 5.0],
-        "layernorm": [4.0, 5.0],
-    }
-    assert read_parquet(tiny_study, "stock_items", folder).empty
-    with pytest.raises(FileNotFoundError):
-        read_parquet(tiny_study, "trace")
 
 
 def provenance(**fields: Any) -> Callable[[RunResult], dict[str, Any]]:
@@ -246,17 +220,6 @@ def test_a_diverged_run_may_have_spent_less(tiny_study: Study, runs: list[RunRes
     check(tiny_study, changed(runs, 3, **diverged))
 
 
-def test_the_tidy_table_has_one_row_per_run_and_every_measure(
-    tiny_study: Study, runs: list[RunResult]
-) -> None:
-    table = tidy(runs)
-    assert table[["arm", "seed"]].to_numpy().tolist() == [
-        ["none", 0], ["none", 1], ["layernorm", 0], ["layernorm", 1]
-    ]  # fmt: skip
-    assert set(MEASURES) <= set(table.columns)
-    assert table["perplexity"].tolist() == [r.measures["perplexity"] for r in runs]
-
-
 def test_an_arm_beside_the_grid_is_a_variant_of_its_own_name() -> None:
     levels = {"model.embedding_norm": "none", "training.iterations": 24}
     content = {"name": "s", "factors": {"model.embedding_norm": ["none"]}, "seeds": [0]}
@@ -279,41 +242,3 @@ def test_study_results_leave_diverged_runs_out_of_means(
         "sd": None,
     }
     assert summary["layernorm"]["perplexity"]["n"] == 2
-
-
-def test_tables_of_all_runs_are_joined_and_diverged_runs_have_none(
-    tiny_study: Study, runs: list[RunResult]
-) -> None:
-    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
-    tasks = read_table(mixed, "tasks")
-    assert tasks[["variant", "seed"]].to_numpy().tolist() == [
-        ["none", 1], ["layernorm", 0], ["layernorm", 1]
-    ]  # fmt: skip
-    assert read_table(mixed, "no such table").empty
-
-
-def test_last_point_gathers_the_columns_of_a_prefix() -> None:
-    curve = pd.DataFrame(
-        [
-            {"arm": arm, "variant": arm, "setting": "", "seed": 0, "step": step}
-            | {"residual_norm_0": step + 1.0, "residual_norm_1": step + 2.0, "other": 9.0}
-            for arm, last in (("a", 2), ("b", 4))
-            for step in (0, last)
-        ]
-    )
-    table = melt_columns(curve, "residual_norm_", "block")
-    assert table.set_index(["arm", "block"])["value"].to_dict() == {
-        ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
-    }  # fmt: skip
-
-
-def test_other_settings_name_neither_the_variant_nor_the_factor() -> None:
-    factors = {"model.embedding_norm": ["none", "layernorm"], "training.learning_rate": [0.1, 1.0]}
-    two = Study.model_validate(TINY | {"name": "two", "factors": factors, "seeds": [0]})
-    arms = pd.DataFrame({"arm": [arm.id for arm in two.arms()]})
-    assert set(other_settings(arms, two, "training.learning_rate")) == {""}
-    factors |= {"training.gradient_clip": [None, 1.0]}
-    three = Study.model_validate(TINY | {"name": "three", "factors": factors, "seeds": [0]})
-    arms = pd.DataFrame({"arm": [arm.id for arm in three.arms()]})
-    names = other_settings(arms, three, "training.learning_rate")
-    assert list(dict.fromkeys(names)) == ["gradient_clip=none", "gradient_clip=1"]

@@ -4,13 +4,10 @@ import pytest
 
 from lib.config.study import Study
 from lib.stats.paired import contrast_table
-from lib.stats.runs import read_table, tidy
+from lib.stats.runs import tidy
 from lib.stats.tables import (
-    by_arm,
     contrast_overview,
-    numbers,
     provenance_table,
-    readable,
     reference_table,
     result_table,
     seed_tables,
@@ -42,23 +39,6 @@ def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs: pd.DataF
     assert column["unstable runs, as a share"] == "0.50"
 
 
-def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
-    runs: pd.DataFrame,
-) -> None:
-    name = "macro accuracy, zero-shot"
-    runs["macro_accuracy_zero_shot"] = [None] * 4
-    assert name not in summary_table(runs).index
-    runs["macro_accuracy_zero_shot"] = [0.5, 0.6, None, None]
-    assert summary_table(runs).loc[name].tolist() == ["0.5500 ± 0.0707", "n/a"]
-
-
-def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
-    runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
-    table = summary_table(runs, "calibration")
-    assert table.loc["expected calibration error", "none"] == "0.0300 ± 0.0141"
-    assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
-
-
 def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(
     runs: pd.DataFrame,
 ) -> None:
@@ -66,18 +46,6 @@ def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_
     assert row.tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
     runs.loc[0, "perplexity"] = float("nan")
     assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
-
-
-def test_an_estimate_is_written_with_its_interval_or_without_one() -> None:
-    assert numbers(0.5, -0.25, 1.25) == "+0.500 [-0.250, +1.250]"
-    assert numbers(0.5, np.nan, np.nan) == "+0.500 (no interval)"
-
-
-def test_tables_are_readable_and_an_empty_one_stays_so() -> None:
-    table = pd.DataFrame({"arm": ["a"], "n": [1000], "x": [1234.5678], "y": [None]})
-    assert readable(table, 1).loc["a"].tolist() == ["1000", "1,234.6", "n/a"]
-    assert readable(None).empty
-    assert readable(table.iloc[:0]).empty
 
 
 def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs: pd.DataFrame) -> None:
@@ -114,12 +82,6 @@ def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
     assert column["commit"] == f"{'b' * 40}, {'a' * 40}"
     assert (column["device"], column["torch"]) == ("cpu", "2.13.0")
     assert column["resumed after a stop"] == "True, False"
-
-
-def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> None:
-    table = by_arm(read_table(sample_runs(tiny_study), "token_classes"), ["token_class"], "mean", 1)
-    assert table.loc["alphabetic"].tolist() == ["1.5 ± 0.7", "1.5 ± 0.7"]
-    assert table.loc["numeric"].tolist() == ["n/a", "n/a"]
 
 
 def test_a_run_is_listed_with_what_it_measured_beside_its_baseline_but_for_speeds(

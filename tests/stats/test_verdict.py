@@ -14,7 +14,7 @@ from lib.config.preregistration import ClaimStatus
 from lib.record.archive import Record
 from lib.results import RunResult
 from lib.stats.runs import tidy
-from lib.stats.verdict import Verdict, analyse, for_terminal
+from lib.stats.verdict import Verdict, analyse
 from tests.stats.decay import decay_plan, decay_runs, decay_study
 from tests.stats.samples import trace_of
 
@@ -61,20 +61,6 @@ def test_a_verdict_is_json_repeats_and_names_its_tables() -> None:
     assert json.dumps(one, allow_nan=False) == json.dumps(two)
     assert {"references", "stability_map"} <= set(one)
     assert "task_contrasts" not in one  # no suite was asked
-
-
-def test_a_terminal_shows_each_hypothesis_with_its_answer() -> None:
-    kept = analysed(decay_plan(), decay_runs()).as_json()
-    decision = {"arm": "weight_decay=0.3", "decision": "keep the baseline", "rule": "regression",
-                "reason": "it is worse"}  # fmt: skip
-    lines = [*for_terminal(kept | {"decisions": [decision]}, 80)]
-    assert lines[:2] == ["CONFIRMATORY", "  slower: SUPPORTED"]
-    assert "  same: SUPPORTED" in lines
-    assert "Leave it off." in " ".join(" ".join(lines).split())
-    assert lines[-2:] == ["  weight_decay=0.3: KEEP THE BASELINE", "    regression: it is worse"]
-    assert max(map(len, lines)) <= 80
-    other = analysed(decay_plan(), decay_runs(), "EXPLORATORY", "its seeds differ").as_json()
-    assert [*for_terminal(other, 80)] == ["EXPLORATORY; its seeds differ"]
 
 
 # The record

@@ -215,15 +215,6 @@ def test_the_power_is_the_textbook_s() -> None:
     assert warning == "warning: 8 seeds are too few for h"
 
 
-def test_what_seeds_can_show_takes_a_spread() -> None:
-    plan = claiming(direction="differs", exact=True)
-    warned, unknown = power(plan, 5, None, None)
-    assert "an exact test of 5 seeds cannot reach its level; 6 seeds can" in warned
-    assert unknown.startswith("Power is unknown: name a pilot study")
-    with pytest.raises(UserError, match="did you mean 'pilot'"):
-        list(power(plan, 5, None, "pilott"))
-
-
 def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
     factors = {"model.embedding_norm": ["none", "layernorm", "center"]}
     factors |= {"training.learning_rate": [1e-3, 1e-2, 1e-1]}

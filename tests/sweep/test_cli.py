@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -78,25 +77,6 @@ def test_a_full_disk_is_said_to_be(
     monkeypatch.setattr("lib.sweep.check.load_and_check", lambda *_: [])
     assert cli.main(["smoke"]) == 1
     assert capsys.readouterr().err == "error: No space left on device (runs)\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "marks"),
-    [
-        (["--fast"], "not slow and not long and not benchmark"),
-        ([], "not long and not benchmark"),
-        (["--all"], "not benchmark"),
-    ],
-)
-def test_the_tests_that_are_run_are_of_a_tier(
-    words: list[str], marks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[Any] = []
-    monkeypatch.setattr("os.execv", lambda *command: called.append(command))
-    cli.main(["test", *words, "-x", "tests/config"])
-    ((program, command),) = called
-    assert command[:5] == [program, "-m", "pytest", "-n", "auto"]
-    assert command[-4:] == ["-m", marks, "-x", "tests/config"]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["verify", "--help"]])

@@ -62,12 +62,6 @@ def test_what_cannot_be_an_arm_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_outside_git_no_commit_is_an_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.config.code.ROOT", tmp_path)
-    with pytest.raises(ConfigError, match="names commits, and this folder is no clone; clone it"):
-        resolve(design("main", "other"))
-
-
 @pytest.mark.slow
 def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "embedding-norm")

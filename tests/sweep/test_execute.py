@@ -16,11 +16,11 @@ import papermill
 import psutil
 import pytest
 
-from lib.config.io import ROOT, result_file, study_folder
+from lib.config.io import ROOT, result_file
 from lib.config.study import Study
 from lib.results import status_of
 from lib.sweep import execute as module
-from lib.sweep.execute import ExecutionError, execute, made_from, main
+from lib.sweep.execute import ExecutionError, execute
 
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
@@ -139,23 +139,6 @@ def test_a_folder_too_long_for_a_socket_is_said_instead_of_waiting_for_ever(
         execute("02_train", tiny_study, "none", 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["02_train", "smok"], "did you mean 'smoke'"),
-        (["02_train", "smoke", "layer"], "did you mean 'layernorm'"),
-        (["02_train", "smoke", "none", "7"], "it has [0, 1]"),
-    ],
-)
-def test_wrong_names_are_refused_before_anything_runs(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "end_with_parent", lambda: None)
-    assert main(*words) == 1
-    assert message in capsys.readouterr().err
-
-
 def test_a_run_holds_a_gpu_that_no_other_has(
     tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,22 +163,6 @@ def test_a_run_holds_a_gpu_that_no_other_has(
             assert not waited
         waiting.join(10)
         assert waited == ["4,5"]
-
-
-def test_what_a_notebook_of_a_study_is_made_from_is_its_content(
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    was = made_from("03_analysis", tiny_study)
-    fewer = tiny_study.model_copy(update={"seeds": [0]})
-    now = made_from("03_analysis", fewer)
-    assert {name for name in now if now[name] != was[name]} == {"study"}
-    assert was["code"] != made_from("04_figures", tiny_study)["code"]
-    for file in (ROOT / "lib" / "stats").glob("*.py"):
-        os.utime(file)
-    assert made_from("03_analysis", tiny_study) == was
-    monkeypatch.setattr(module, "sha256", lambda path: "0" * 64)
-    assert made_from("03_analysis", tiny_study)["code"] != was["code"]
-    assert study_folder("tiny").name == "tiny"
 
 
 ORPHAN = (

@@ -152,24 +152,6 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
     assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
 
 
-def test_a_sweep_in_a_cell_prints_its_lines_and_has_nothing_of_the_kernel_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = 'echo "$@"; echo "${MPLBACKEND-no} ${FORCE_COLOR-no} ${PIP_NO_INDEX-no}"; exit 7'
-    (tmp_path / "run_all.sh").write_text(script, "utf-8")
-    monkeypatch.setattr(kaggle, "ROOT", tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "inline")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(kaggle, "kaggle_folder", lambda: None)
-    assert kaggle.sweep("probe", 1.5) == 7
-    assert capsys.readouterr().out == "probe --here --stop-after 1.5\nno no no\n"
-    (tmp_path / "input" / "wheels").mkdir(parents=True)
-    (tmp_path / "input" / "wheels" / "snakemake-9.whl").touch()
-    monkeypatch.setattr(kaggle, "kaggle_folder", lambda: tmp_path)
-    assert kaggle.sweep("probe", 1.5) == 7
-    assert capsys.readouterr().out.endswith("no no 1\n")
-
-
 def contents(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

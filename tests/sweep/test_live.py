@@ -11,7 +11,7 @@ from lib.config.study import Study
 from lib.config.yaml import HEADLESS
 from lib.data.text import Corpus
 from lib.figures.style import variant
-from lib.sweep.live import INTERVAL, SHARE, STEP_FILE, LiveCurve
+from lib.sweep.live import INTERVAL, SHARE, LiveCurve
 from tests.train.samples import train
 
 
@@ -27,20 +27,6 @@ def curve(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = LiveCurve(tiny_study, tiny_study, tiny_study.arm("layernorm"), 0)
     found.folder.mkdir(parents=True)
     return found
-
-
-def test_a_log_has_a_line_per_evaluation_and_a_file_the_last_step(
-    curve: LiveCurve, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with curve:
-        for step, loss in ((1, None), (2, 3.9), (3, None), (4, 3.7)):
-            point = {"step": step, "dev_loss": loss, "embedding_norm": 1.5}
-            curve(row(step), point if loss else None)
-    lines = [
-        f"step {s}: dev loss {x}, embedding norm 1.50\n" for s, x in ((2, "3.9000"), (4, "3.7000"))
-    ]
-    assert capsys.readouterr() == ("".join(lines), "")
-    assert (curve.folder / STEP_FILE).read_text() == "4"
 
 
 @pytest.fixture

@@ -19,11 +19,9 @@ import pytest
 from lib.config.io import read_json, result_file, write_json
 from lib.config.study import Study, load_study
 from lib.config.yaml import TIME_UP, UserError
-from lib.results import status_of
-from lib.sweep import check, cli, sweep
-from lib.sweep.execute import archived_file
+from lib.sweep import check, sweep
 from lib.sweep.live import STEP_FILE
-from lib.sweep.sweep import Sweep, clock, find_stale, follow, only_sweep, snakemake_command
+from lib.sweep.sweep import clock, find_stale, follow, only_sweep
 from tests.conftest import Tree
 
 UNASKED = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
@@ -101,30 +99,6 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
     assert sum(os.times()[2:4]) - used < 15  # core-seconds; some five on a quiet machine
     changed = [path.name for path, then in before.items() if path.stat().st_mtime_ns != then]
     assert set(changed) <= {"sweep.log"}
-
-
-@pytest.mark.slow
-def test_every_executed_notebook_is_archived_clean_and_small(
-    smoke_tree: tuple[Tree, str],
-) -> None:
-    notebooks = sorted((smoke_tree[0].root / "papers/smoke/record/smoke").rglob("*.ipynb"))
-    assert len(notebooks) == 3 + 4
-    for path in notebooks:
-        text = path.read_text("utf-8")
-        assert status_of(path)["status"] == "completed"
-        assert not {str(smoke_tree[0].root), "Traceback", "Warning"} & {*re.findall(
-            r"Traceback|Warning|" + re.escape(str(smoke_tree[0].root)), text)}, path  # fmt: skip
-        assert path.stat().st_size <= (150_000 if path.name == "02_train.ipynb" else 10**6)
-
-
-@pytest.mark.slow
-def test_arms_of_a_seed_are_paired(smoke_tree: tuple[Tree, str]) -> None:
-    none, layernorm = (
-        read_json(smoke_tree[0].run_folder("smoke", arm) / "result.json")
-        for arm in ("none", "layernorm")
-    )
-    for name in ("initial_weights", "batches", "tokens"):
-        assert none[name] == layernorm[name]
 
 
 @pytest.mark.slow
@@ -296,23 +270,6 @@ def test_another_text_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
 
 
-@pytest.mark.slow
-def test_an_arm_that_is_a_commit_is_held_against_its_commit(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = runs / "smoke/none/seed-0/result.json"
-    result = read_json(path)
-    result["provenance"]["trained"]["code"] = "b" * 40
-    del result["config"]["model"]["dropout"]  # which older code lacks: off by default
-    write_json(path, result)
-    for commit, why in (
-        ("b" * 40, ""),
-        ("c" * 40, f"code is {'c' * 12} and was {'b' * 12}: {TRAINED}"),
-    ):
-        monkeypatch.setattr(Study, "commit_of", lambda *_, commit=commit: commit)
-        assert sweep.why_stale(smoke(), smoke().arm("none"), 0) == why
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
@@ -432,36 +389,3 @@ def test_the_time_left_is_what_a_step_took_times_the_steps_left(
 )
 def test_a_time_below_a_minute_is_in_seconds(seconds: float, text: str) -> None:
     assert clock(seconds) == text
-
-
-def test_snakemake_is_told_what_is_stale_and_no_time_of_change_counts(tiny_study: Study) -> None:
-    stale = {Path("runs/tiny/none/seed-0/result.json"): "why"}
-    command = snakemake_command([tiny_study], Sweep(["tiny"], ["--until", "train"]), stale, 3)
-    assert command[command.index("--rerun-triggers") + 1] == "input"
-    assert command[command.index("--jobs") + 1] == "3"
-    assert command[-2:] == ["--forcerun", "runs/tiny/none/seed-0/result.json"]
-    asked = Sweep(["tiny"], ["--profile", "params/slurm"], replace=True)
-    command = snakemake_command([tiny_study], asked, {}, 0)
-    assert "--jobs" not in command  # the profile says it
-    assert command[-1] == str(archived_file("tiny"))
-    assert "replace=--replace" in command
-
-
-def test_a_disk_that_filled_up_is_all_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    monkeypatch.setattr(sweep, "RUNS", tmp_path)
-    with pytest.raises(UserError, match="is full; free some space and rerun"):
-        sweep.print_failures(tmp_path / "sweep.log")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_the_profile_of_a_cluster_loads() -> None:
-    import yaml
-
-    content = yaml.safe_load(
-        (Path(cli.__file__).parents[2] / "params/slurm/config.yaml").read_text()
-    )
-    assert content["executor"] == "slurm"
-    assert {"jobs", "default-resources", "slurm-status-command"} <= content.keys()
