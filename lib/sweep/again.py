@@ -1,34 +1,21 @@
-"""What is recorded, made again: its values by `verify`, runs by `--retrain`, an analysis by
-`analyse`."""
+"""What is recorded, made again: its values by `verify`, runs by `--retrain`."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
-from lib.config.io import PARAMS, ROOT, atomic_write, read_json, relative, study_folder
+from lib.config.io import PARAMS, ROOT, read_json, relative
 from lib.config.schema import CorpusConfig, RunConfig
-from lib.config.study import load_study
 from lib.config.yaml import UserError
 from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.publish import findings
 from lib.publish import paper as texts
 from lib.record import retrain
 from lib.record import verify as records
-from lib.record.archive import (
-    RAW_ZIP,
-    Record,
-    Run,
-    archive,
-    papers_named,
-    recorded_studies,
-    require_recorded,
-    unpack,
-)
-from lib.sweep.execute import execute
+from lib.record.archive import Run, papers_named, recorded_studies, require_recorded
 from lib.train.trainer import initial_hashes
 
 
@@ -73,22 +60,3 @@ def train(study: str, arm: str, seed: int) -> Run:
             raise UserError(f"{study}/{arm}/{seed}: {done.stderr.strip().splitlines()[-1:]}")
         result: Run = read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
         return result
-
-
-def analyse(study: str) -> None:
-    """Execute 03 and 04 of a recorded study by today's code, and archive it anew. UserError where
-    the study has runs of its own in `runs/`, or a notebook fails; its record then stays."""
-    record, folder = Record(study), study_folder(study)
-    if folder.exists():
-        raise UserError(f"{relative(folder)} is there, which a sweep analyses: delete or rename it")
-    with atomic_write(folder) as partial:
-        unpack(record.folder / RAW_ZIP, partial)
-        for name, path in record.files.items():
-            if path.suffix == ".ipynb":
-                (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, partial / name)
-    for notebook in ("03_analysis", "04_figures"):
-        print(f"{study}: {notebook}", flush=True)
-        execute(notebook, load_study(study))
-    archive(load_study(study), replace=True)
-    shutil.rmtree(folder)

@@ -5,7 +5,6 @@
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh verify [NAME …] [--retrain N | STUDY/ARM/SEED …]
     Compute every published number again from the record; train runs of it again.
-./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
 ./run_all.sh freeze --new PLAN --study NAME
@@ -81,7 +80,6 @@ def commands() -> tuple[_Parser, Any]:
     parser = add("verify", help="compute every published number again from the record")
     parser.add_argument("studies", nargs="*", metavar="NAME")
     parser.add_argument("--retrain", nargs="+", default=[], metavar="N | STUDY/ARM/SEED")
-    add("analyse", help="analyse recorded studies again").add_argument("studies", nargs="+")
     add("import", help="take a study that ran elsewhere").add_argument("file", type=_path)
     parser = add("freeze", help="fix the studies of a plan, and draw their seeds")
     parser.add_argument("plan", help="name or path of a plan of params/plans/")
@@ -111,11 +109,6 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             from lib.sweep.again import verify
 
             return verify(options.studies, options.retrain)
-        case "analyse":
-            from lib.sweep.again import analyse
-
-            for name in options.studies:
-                analyse(name)
         case "import":
             from lib.sweep.kaggle import import_study
 

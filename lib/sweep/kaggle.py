@@ -55,7 +55,7 @@ def sweep(study: str, hours: float) -> int:
     of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
     environment = {name: os.environ[name] for name in os.environ.keys() - of_kernel}
     wheels = sorted((kaggle_folder() or ROOT).glob("input/**/snakemake-*.whl"))
-    if wheels:  # attached, as ./run_all.sh wheels made them, for a session without the internet
+    if wheels:  # attached, for a session without the internet
         environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels[0].parent)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
