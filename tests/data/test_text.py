@@ -263,7 +263,11 @@ MANY = b'{"text": "a"}\n' * 3
 BAD: list[tuple[str, bytes, str]] = [
     ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give a"),
     ("own.txt", b"a" * 2000 + b"\xff" + b"a" * 99, "own.txt: not UTF-8 at byte 2,000; unpack"),
-    ("own.txt.gz", gzip.compress(b"to be " * 99), "own.txt.gz: not UTF-8 at byte 1; unpack it, or"),
+    (
+        "own.txt.gz",
+        gzip.compress(b"to be " * 99, mtime=0),
+        "own.txt.gz: not UTF-8 at byte 1; unpack it, or",
+    ),
     (
         "own.txt",
         ("a" * 95 + "zaéaa").encode(),
