@@ -113,7 +113,7 @@ def make(
         return subprocess.run([*command, "--dry-run"]).returncode
     _set_clocks_back(studies)
     seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
-    if seconds > LONG and sweep.is_local:
+    if seconds > LONG and sweep.is_local and io.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due}, sweep)
     environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
     snakemake = subprocess.Popen(
