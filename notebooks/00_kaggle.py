@@ -24,8 +24,9 @@
 # begins with `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
 #
 # Without internet, also attach a folder of the packages (`pip download -r requirements.lock`). To
-# continue what an earlier session left, attach the output of that session. On Colab, clone the repository into a
-# folder of your Drive and open this notebook from there: what is done then stays there. Or clone it
+# continue what an earlier session left, attach the output of that session. On Colab, clone the
+# repository into a folder of your Drive and open this notebook from there: what is done then stays
+# there. Or clone it
 # under `/content`, and download the zip at the end.
 
 # %%

@@ -1,8 +1,9 @@
-"""The site of a record that lies here, and of runs in progress."""
+"""The site of a record that lies here, of its older form in one zip, and of runs in progress."""
 
 import json
 import re
 import shutil
+import zipfile
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -166,6 +167,21 @@ def test_a_damaged_study_says_so_and_the_others_are_shown(
     assert "cannot be shown" in (own / "site/broken/index.html").read_text("utf-8")
     assert "damaged" in (own / "site/index.html").read_text("utf-8")
     assert (own / "site/example/constant/seed-0.html").is_file()
+
+
+def test_an_older_record_in_one_zip_has_the_same_pages(
+    built: Path, paper: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "paper"
+    shutil.copytree(paper / "results", own / "results")
+    (own / "record").mkdir()
+    with zipfile.ZipFile(own / "record/example.zip", "w") as packed:
+        for path in (paper / "record/example").rglob("*"):
+            packed.write(path, path.relative_to(paper / "record/example"))
+    build_site(own)
+    for page in built.glob("example/**/*.html"):
+        other = own / "site" / page.relative_to(built)
+        assert other.read_text("utf-8") == page.read_text("utf-8")
 
 
 def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path: Path) -> None:
