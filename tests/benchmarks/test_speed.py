@@ -42,7 +42,7 @@ def hugging_face_step(device: str) -> Callable[[], None]:
     return step
 
 
-def test_a_step_is_about_as_fast_as_hugging_faces(tmp_path: Path) -> None:
+def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     config, device = load_study("final").arm("none").config, choose_device("auto")
     corpus, name = load_corpus(config.corpus), describe(prepare(config)).device_name
     trainer = Trainer(config, corpus, begun(config, corpus), tmp_path)
@@ -62,4 +62,4 @@ def test_a_step_is_about_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     speed = per_token * 16 * 128 / statistics.median(ours)
     print(f"\n{statistics.median(ours) * 1000:.0f} ms on {name}: {ratio:.2f} × Hugging Face's "
           f"speed, {speed / peak_flops(name, 'fp32', device):.0%} of the peak")  # fmt: skip
-    assert ratio >= 0.95
+    assert ratio >= 1
