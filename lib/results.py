@@ -268,13 +268,6 @@ def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
     return frame
 
 
-def raw_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the raw files of a run, from the `config` in its result; older ones kept no answers to
-    stock tasks."""
-    evaluation = config["evaluation"]
-    return (*RAW, STOCK) if evaluation.get("tasks") and "include_path" in evaluation else RAW
-
-
 def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
     """Read the raw files of a run."""
     names = (*RAW, STOCK) if raw_file(folder, STOCK).is_file() else RAW

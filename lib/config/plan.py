@@ -166,9 +166,11 @@ class Plan(Section):
     power: Annotated[float, Field(gt=0, lt=1)] = POWER
     instability: Instability | None = None
     """None: no run is called unstable; a plateau is as usual."""
+    predictions: dict[str, Text] = Field(default_factory=dict)
+    """What is expected, and what is known or suspected already, by name."""
     procedures: dict[str, Text] = Field(default_factory=dict)
-    """Whatever else is fixed in words: what is left out, what is expected, how what is not fixed
-    yet will be chosen, what changed from an earlier plan."""
+    """Whatever else is fixed in words: what is left out, how what is not fixed yet will be chosen,
+    what changed from an earlier plan."""
     deviations: list[Deviation] = Field(default_factory=list)
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""

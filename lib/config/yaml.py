@@ -79,7 +79,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
     """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
     try:
-        content = YAML(typ="safe", pure=True).load(text.decode("utf-8"))
+        loader, decoded = YAML(typ="safe", pure=True), text.decode("utf-8")
+        for event in loader.parse(decoded):
+            if getattr(event, "anchor", None):  # a few in each other make a file of a gigabyte
+                problem = "an anchor or alias (& or *) stands here; write the value out"
+                raise MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        content = loader.load(decoded)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None

@@ -15,6 +15,7 @@ the same suite anywhere, whatever share of it is trained on.
 import hashlib
 import json
 import math
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -25,10 +26,11 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from lib.config.io import atomic_write, read_json, sha256, write_json
+from lib.config.io import sha256, write_json
 from lib.config.schema import GRAM, RunConfig, digest
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
+from lib.data.tokens import read_sealed, seal
 
 INSTALL = "pip install lm_eval==0.4.13"
 """What brings the LM-Eval harness, which a stock image lacks."""
@@ -217,16 +219,16 @@ def has_harness() -> bool:
 
 def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
     """Return the folder below `suites` with the suite of this corpus, made if need be. Its name
-    tells the text, the code and the size; it is there whole or not at all."""
+    tells the text, the code and the size; a suite that is not as it was written is made anew."""
     texts = [corpus.training_text, corpus.decode(corpus.dev), corpus.decode(corpus.test)]
     code = [sha256(Path(__file__).with_name(name)) for name in ("suite.py", "tasks.py")]
     key = digest([*texts, *code, corpus.sha256, corpus.unit, items, block_size])
     folder = suites / f"{corpus.name}-{block_size}-{key[:12]}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(suites / ".lock"):
-        if not folder.is_dir():
-            with atomic_write(folder) as temporary:
-                write_suite(build_suite(corpus, items, block_size), temporary)
+        if read_sealed(folder / "suite.json") is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            write_suite(build_suite(corpus, items, block_size), folder)
     return folder
 
 
@@ -240,8 +242,11 @@ def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
 
 
 def read_suite(folder: Path) -> dict[str, Any]:
-    """Read what `write_suite` says of a suite."""
-    return dict(read_json(folder / "suite.json"))
+    """Read what `write_suite` says of a suite; ValueError when the folder holds no whole one."""
+    content = read_sealed(folder / "suite.json")
+    if content is None:
+        raise ValueError(f"{folder.name} holds no suite: write one with write_suite")
+    return content
 
 
 def write_suite(suite: Suite, folder: Path) -> Path:
@@ -249,8 +254,8 @@ def write_suite(suite: Suite, folder: Path) -> Path:
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
     average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
-    `macro_few_shot` with each task at its largest number of shots. `suite.json` names the suite's
-    hash and what was left out.
+    `macro_few_shot` with each task at its largest number of shots. `suite.json`, written last,
+    names the suite's hash and what was left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     groups: dict[str, list[str]] = {"macro_zero_shot": [], "macro_few_shot": []}
@@ -275,7 +280,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
-    write_json(folder / "suite.json", described)
+    seal(folder / "suite.json", described)
     return folder
 
 

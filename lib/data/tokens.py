@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Peer
 
-from lib.config.io import ROOT, atomic_write, output_root, read_json, write_json
+from lib.config.io import ROOT, atomic_write, output_root, sha256, write_json
 from lib.config.schema import digest
 from lib.config.yaml import UserError
 
@@ -56,19 +56,20 @@ class Characters:
     def __init__(self, text: str) -> None:
         self.symbols = "".join(sorted(set(text)))
         """What each id stands for, (V,)."""
-        self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         self.characters = np.ones(len(self.symbols), np.int64)
         """Characters that each id writes, (V,)."""
 
     def encode(self, text: str) -> Ids:
         """Write a text as ids (n,); CorpusError for a character that is no token."""
-        if unseen := sorted(set(text) - self._ids.keys()):
-            symbols = ", ".join(map(repr, unseen[:5]))
+        codes, points = _code_points(self.symbols), _code_points(text)
+        ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
+        if (unseen := points[codes[ids] != points]).size:
+            symbols = ", ".join(repr(chr(point)) for point in np.unique(unseen)[:5])
             raise CorpusError(
                 f"corpus.tokenizer: symbol {symbols} was unseen in training (the first 90 % of the "
                 "text); remove it, move it into the training part, or take bytes"
             )
-        return np.array([self._ids[symbol] for symbol in text], np.int64)
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Write ids as text."""
@@ -76,10 +77,14 @@ class Characters:
 
     def to_json(self) -> str:
         """Return a `tokenizer.json` of Hugging Face that gives the same ids for the same text."""
-        peer = Peer(models.WordLevel(self._ids))
+        peer = Peer(models.WordLevel({symbol: i for i, symbol in enumerate(self.symbols)}))
         peer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         peer.decoder = decoders.Fuse()
         return str(peer.to_str(pretty=True))
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 class BytePairs:
@@ -172,7 +177,7 @@ def token_class(symbol: str) -> str:
 # ---- on the disk
 
 PARTS = ("train", "dev", "test")
-_FORMAT, _INDEX, _BATCH = 6, "index.json", 1000
+_FORMAT, _INDEX, _BATCH = 5, "index.json", 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
 """Reads the texts of each part, a column `text`; its files go to a folder."""
@@ -197,8 +202,9 @@ class Tokenized(NamedTuple):
 
 
 def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Reader) -> Tokenized:
-    """Find the ids of a corpus below `data/tokens/`, or write them: those of the same texts
-    (`key`), tokenizer and format stand in one folder, which is there whole or not at all.
+    """Find the ids of a corpus below `data/tokens/`, or write them. What is there counts if it was
+    made of the same texts (`key`), tokenizer and format, and is as it was written; else all of it
+    is written anew.
 
     Raises CorpusError for a tokenizer that is not there or does not go with the texts, and OSError
     where the ids cannot be kept.
@@ -215,18 +221,20 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
     folder = output_root() / "data" / "tokens" / f"{name}-{identity[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
-        if not folder.is_dir():
+        if (index := read_sealed(folder / _INDEX)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
             with atomic_write(folder) as temporary:
                 temporary.mkdir()
-                _write(temporary, tokenizer, content, has_documents, read)
-    index = read_json(folder / _INDEX)
+                index = _write(temporary, tokenizer, content, has_documents, read)
     parts: dict[str, Ids] = {part: np.memmap(folder / f"{part}.bin", "<u4", "r") for part in PARTS}
     pairs = BytePairs(index["tokenizer"], tokenizer)
     return Tokenized(pairs, parts, index["n_characters"], has_documents)
 
 
-def _write(folder: Path, tokenizer: str, content: str, has_documents: bool, read: Reader) -> None:
-    """Tokenize all parts of a corpus into a folder."""
+def _write(
+    folder: Path, tokenizer: str, content: str, has_documents: bool, read: Reader
+) -> dict[str, Any]:
+    """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
     parts, n_characters = read(folder / "arrow"), 0
     train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
     content = content or learn(tokenizer, train)
@@ -239,4 +247,22 @@ def _write(folder: Path, tokenizer: str, content: str, has_documents: bool, read
                     file.write(np.array([*ids, *end], "<u4").tobytes())
                 n_characters += sum(map(len, batch["text"]))
     shutil.rmtree(folder / "arrow", ignore_errors=True)
-    write_json(folder / _INDEX, {"tokenizer": content, "n_characters": n_characters})
+    return seal(folder / _INDEX, {"tokenizer": content, "n_characters": n_characters})
+
+
+def seal(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Write a JSON file, last of its folder, with its own hash and those of what lies beside it."""
+    content |= {"files": {path.name: sha256(path) for path in sorted(file.parent.iterdir())}}
+    write_json(file, content | {"digest": digest(content)})
+    return content
+
+
+def read_sealed(file: Path) -> dict[str, Any] | None:
+    """Read what `seal` wrote; None unless it and what lies beside it are as they were written."""
+    try:
+        content: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        digests = [content.pop("digest"), *content["files"].values()]
+        found = [digest(content), *(sha256(file.parent / name) for name in content["files"])]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return content if found == digests else None

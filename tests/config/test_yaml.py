@@ -82,7 +82,8 @@ def test_a_value_is_read_as_yaml_1_2_says(written: str, read: Any, tmp_path: Pat
     [
         ("a: 1\nb: 2\na: 3", 'line 3 is not valid YAML: found duplicate key "a"'),
         ("a: {n: 1, m: 1, m: 2}", 'line 1 is not valid YAML: found duplicate key "m"'),
-        ("a: 1\nb: *a", "line 2 is not valid YAML: found undefined alias 'a'"),
+        ("a: &x [1]\nb: *x", "line 1 is not valid YAML: an anchor or alias"),
+        ("a: &x {b: 1}", "line 1 is not valid YAML: an anchor or alias"),
     ],
 )
 def test_what_another_reader_would_take_otherwise_is_refused(

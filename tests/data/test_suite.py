@@ -256,3 +256,17 @@ def test_the_suite_is_written_for_the_harness(
     assert len(tasks) == 2 * len(suite.tasks)
     for harness_task in tasks.values():
         assert harness_task.higher_is_better() == {"acc": True, "brier_score": False}
+
+
+@pytest.mark.parametrize("name", ["suite.json", "spelling.test.jsonl"])
+def test_a_damaged_suite_is_made_anew(
+    name: str, corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
+    folder = prepare_suite(corpus, 50, 128, tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / name).write_bytes(before[name].replace(b"0", b"1"))
+    with pytest.raises(ValueError, match="holds no suite"):
+        read_suite(folder)
+    assert prepare_suite(corpus, 50, 128, tmp_path) == folder
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -226,6 +226,37 @@ def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
         assert len(whole) - len(shorter) < max(map(len, pairs.symbols))
 
 
+def flip(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: flip(folder / "train.bin"),
+        lambda folder: (folder / "dev.bin").unlink(),
+        lambda folder: (folder / "test.bin").write_bytes(b""),
+        lambda folder: (folder / "index.json").unlink(),
+        lambda folder: (folder / "index.json").write_text("[" * 200_000),
+        lambda folder: (folder / "index.json").write_text("[1]"),
+        lambda folder: (folder / "index.json").write_text(
+            (folder / "index.json").read_text().replace('"n_characters": ', '"n_characters": 1')
+        ),
+    ],
+)
+def test_what_is_damaged_is_made_anew_whole(
+    load: Load, kept: Path, damage: Callable[[Path], object]
+) -> None:
+    before = load(tokenizer="bytes").train.tolist()
+    (folder,) = (path for path in kept.iterdir() if path.is_dir())
+    content = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(content) == {"train.bin", "dev.bin", "test.bin", "index.json"}
+    damage(folder)
+    assert load(tokenizer="bytes").train.tolist() == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
+
+
 def test_what_is_written_is_found_again_until_what_it_is_made_of_changes(
     load: Load, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
