@@ -22,7 +22,7 @@ RECIPES = {
 PIECE = re.compile(r"^# (lib/\S+\.py), (above|below|a name more in) `(.+?)`.*\n", re.MULTILINE)
 CHANGED = {
     "study": set[str](),
-    "variant": {"train_key", "measure_key"},
+    "variant": {"train_key"},
     "measure": {"measure_key"},
     "task": {"measure_key"},
     "figure": set[str](),

@@ -102,7 +102,7 @@ def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
         figure = Figure(figsize=(7, 3))
         for ax in figure.subplots(1, 2):
             for i, colour in enumerate(colours):
-                ax.plot([0, 1, 2], [i, i + 2, i], color=colour)
+                ax.plot([0, 1, 2], [i, i + 2, i], color=colour, linewidth=3)  # has whole pixels
                 ax.fill_between([0, 1, 2], [i, i + 2, i], i - 1, color=colour, alpha=0.15)
         save(figure, tmp_path, "lines")
     kept = np.array(

@@ -87,7 +87,7 @@ def test_a_scratch_run_is_stopped_looked_at_and_continued(
         parameters.source = PARAMETERS.format(changes={"training.learning_rate": 1e-2})
         player.run("study: str")
         assert "learning_rate=0.01" in player.run("load_study(study)")[0]
-        player.stop_when("runs/.scratch/*/seed-0/checkpoints/*/step-000000[1-9]?")
+        player.stop_when("runs/.scratch/*/seed-0/checkpoints/*/step-00000000[1-9]?-*")
         said, shown = player.run("= train(")
         stopped = int(said.removeprefix("Stopped at step ").partition(" ")[0])
         assert said == f"Stopped at step {stopped} of 150; run this cell again to continue.\n"
@@ -103,8 +103,10 @@ def test_a_scratch_run_is_stopped_looked_at_and_continued(
             assert (said, "image/png" in shown) == ("", True)
         assert player.run("= measure(")[0].startswith("task suite left out")
         player.run("= write_result(")
-        text, _ = player.run("continuations(")
-        assert "(Nothing beside it: toy/layernorm/0 has no result;" in text
+        player.run("finished_baseline(")
+        text, _ = player.run("generate(")
+        assert text.startswith("──── this run\n")
+        assert "──── the baseline" not in text
     runs = tmp_path / "home" / "runs"
     assert [path.name for path in runs.iterdir()] == [".scratch"]
     (result,) = runs.glob(".scratch/toy,layernorm,learning_rate=0.01/seed-0/result.json")
