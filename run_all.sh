@@ -44,7 +44,8 @@ install() {
   "$python" -m uv --version >/dev/null 2>&1 ||
     "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
   # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
-  (cd / && "$python" -m uv pip install "${quiet[@]}" --python "$python" "$@") ||
+  # Compiled now, as pip does: where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
+  (cd / && "$python" -m uv pip install "${quiet[@]}" --compile-bytecode --python "$python" "$@") ||
     "$python" -m pip install "${quiet[@]}" "$@"
 }
 
