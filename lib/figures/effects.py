@@ -19,6 +19,25 @@ LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""
 
 
+def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
+    """Draw differences in a measure under one another, the first on top: a mark at `mean_delta`
+    and a bar over its t interval, named by `label`. What is not `decided` is hollow; a row without
+    a number is a cross at the edge."""
+    ax.axvline(0, color="0.5", linewidth=0.8)
+    for y, row in enumerate(table.to_dict("records")):
+        if np.isfinite(row["mean_delta"]):
+            ax.hlines(y, row["t_low"], row["t_high"], color="black", linewidth=1.2)
+            face = "black" if row["decided"] else "white"
+            ax.plot(row["mean_delta"], y, "ko", markersize=5, markerfacecolor=face)
+        else:
+            ax.plot(0.98, y, "kx", transform=ax.get_yaxis_transform())
+    ax.set_yticks(range(len(table)), table["label"])
+    ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.set_xlabel(f"Δ {MEASURES[measure].title}")
+    ax.grid(visible=False, axis="y")
+    return ax
+
+
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw one line per seed across variants, so that paired changes show as slopes, and each
     variant's mean as a bar. Diverged runs are gaps."""
@@ -135,9 +154,3 @@ def level_text(level: Level) -> str:
         return str(level).lower()
     mantissa, _, exponent = f"{level:.2e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}" if 0 < level < 0.01 else f"{level:g}"
-
-
-def mark(look: Variant, filled: bool) -> dict[str, Any]:
-    """Write a variant's mark, filled or hollow, as matplotlib's keywords."""
-    face = look.colour if filled else "white"
-    return {"color": look.colour, "marker": look.marker, "markerfacecolor": face}

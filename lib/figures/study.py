@@ -29,6 +29,8 @@ from lib.stats.tables import REFERENCES
 MAX_VARIANTS = 6
 """Lines that one panel can hold."""
 MAX_COLUMNS = 4
+MAX_EFFECTS = 24
+"""Differences under one another; of more, other figures say more."""
 
 _CONTRAST = ["arm", "baseline", "measure", "mean_delta", "t_low", "t_high", "n_dropped"]
 
@@ -86,8 +88,8 @@ class StudyFigures:
 
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order."""
-        makers = [self._loss, self._smoothness, self._trends, self._comparison, self._interactions]
-        makers += [self._inside, self._calibration, self._tasks]
+        makers = [self._effects, self._loss, self._smoothness, self._trends, self._comparison]
+        makers += [self._interactions, self._inside, self._calibration, self._tasks]
         return iter([self._about(figure, make) for make in makers for figure in make()])
 
     def _about(self, figure: StudyFigure, maker: Callable[[], Any]) -> StudyFigure:
@@ -95,6 +97,28 @@ class StudyFigures:
         title = figure.name.replace("-", ": ").replace("_", " ").capitalize()
         description = inspect.cleandoc(maker.__doc__ or "")
         return replace(figure, words=f"## {title}\n\n{description} *{figure.words}.*")
+
+    def _effects(self) -> Iterator[StudyFigure]:
+        """By how much do arms differ? A row for each hypothesis of the plan, or without one for
+        each arm beside its baseline: the mean paired difference with its 95 % *t* interval.
+        Hollow marks are undecided. Drawn by `forest` from the hypotheses or the contrasts of
+        03."""
+        table = pd.DataFrame(self.verdict["hypothesis_tests"])
+        if len(table):
+            label, decided = table["hypothesis"], table["answer"] != "undecided"
+        else:
+            table = self.contrasts(MAIN)
+            label = table["arm"] + " - " + table["baseline"]
+            decided = (table["t_low"] > 0) | (table["t_high"] < 0)
+        if 0 < len(table) <= MAX_EFFECTS:
+            table = table.assign(label=label, decided=decided, variant="", setting="")
+            table = table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
+            rows: Rows = {
+                name: (part, partial(effects.forest, measure=name))
+                for name, part in table.groupby("measure", sort=False)
+            }
+            height = 0.45 + 0.16 * max(len(part) for part, _ in rows.values())
+            yield self._figure("effects", rows, height=height)
 
     def _loss(self) -> Iterator[StudyFigure]:
         """Does the loss fall smoothly, and when do variants part? First the dev loss,

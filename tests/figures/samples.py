@@ -91,7 +91,7 @@ def verdict_of(study: Study) -> dict[str, Any]:
         for measure in ("perplexity", "ece")
         for arm, baseline in [*pairs, (second.id, first.id)]
     ]
-    return {"standing": "EXPLORATORY", "contrasts": contrasts}
+    return {"standing": "EXPLORATORY", "contrasts": contrasts, "hypothesis_tests": []}
 
 
 def analysed(

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from lib.figures.effects import (
     differences,
+    forest,
     interaction,
     paired_seeds,
     task_accuracies,
@@ -26,6 +27,25 @@ def ax() -> Iterator[Axes]:
     before = dict(mpl.rcParams)
     yield Figure().add_subplot()
     assert dict(mpl.rcParams) == before  # no function touches global state
+
+
+def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax: Axes) -> None:
+    table = pd.DataFrame(
+        {"label": ["costs", "helps", "none"], "mean_delta": [-1.0, 0.5, np.nan],
+         "t_low": [-2.0, -1.0, np.nan], "t_high": [-0.5, 2.0, np.nan],
+         "decided": [True, False, False]}
+    )  # fmt: skip
+    forest(table, "loss", ax)
+    zero, decided, undecided, cross = ax.lines
+    assert list(zero.get_xdata()) == [0, 0]
+    assert [(list(m.get_xdata()), list(m.get_ydata())) for m in (decided, undecided)] == [
+        ([-1.0], [0]), ([0.5], [1])
+    ]  # fmt: skip
+    assert [m.get_markerfacecolor() for m in (decided, undecided)] == ["black", "white"]
+    assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [2])
+    np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[-2.0, 0], [-0.5, 0]])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["costs", "helps", "none"]
+    assert ax.get_ylim() == (2.5, -0.5)  # the first on top
 
 
 @pytest.fixture

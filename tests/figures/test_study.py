@@ -49,12 +49,12 @@ def test_a_study_of_one_factor_shows_what_applies(
 ) -> None:
     figures = analysed(ONE_FACTOR, tmp_path, monkeypatch, kept={})
     titles = [title_of(figure) for figure in figures.applicable()]
-    assert titles == ["Loss", "Trend", "Comparison", "Inside"]
+    assert titles == ["Effects", "Loss", "Trend", "Comparison", "Inside"]
     said = [figure.words for figure in figures.applicable()]
     assert [words for words in said if re.search(r"\d of \d", words)] == []  # all is shown
     drawn(figures, monkeypatch)
     names = {path.stem for path in figures.folder.iterdir()}
-    assert names == {"loss", "trend", "comparison", "inside"}
+    assert names == {"effects", "loss", "trend", "comparison", "inside"}
 
 
 @pytest.mark.slow
@@ -95,9 +95,9 @@ def test_a_grid_over_rates_shows_how_effects_and_stability_depend_on_it(
     grid: StudyFigures, figures_of_grid: list[Figure]
 ) -> None:
     assert {path.stem for path in grid.folder.glob("*.pdf")} == {
-        "loss", "trend", "interaction-learning_rate", "inside", "calibration", "tasks",
+        "effects", "loss", "trend", "interaction-learning_rate", "inside", "calibration", "tasks",
     }  # fmt: skip
-    assert len(figures_of_grid) == 6
+    assert len(figures_of_grid) == 7
 
 
 @pytest.mark.slow
