@@ -6,7 +6,6 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 
 import hashlib
 from collections.abc import Mapping
-from itertools import count
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -119,12 +118,6 @@ class Family(Section):
     flips, which for runs that are stable or not is McNemar's exact test."""
 
 
-class Deviation(Section):
-    date: str
-    what: Text
-    why: Text
-
-
 class Frozen(Section):
     """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it; one changed by
     hand makes another plan, with other seeds."""
@@ -171,7 +164,8 @@ class Plan(Section):
     procedures: dict[str, Text] = Field(default_factory=dict)
     """Whatever else is fixed in words: what is left out, how what is not fixed yet will be chosen,
     what changed from an earlier plan."""
-    deviations: list[Deviation] = Field(default_factory=list)
+    deviations: list[dict[str, Text]] = Field(default_factory=list)
+    """What was done otherwise: date, what and why of each."""
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""
     _hash: str = PrivateAttr("")
@@ -204,13 +198,13 @@ class Plan(Section):
         """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
         SHA-256 of "<hash of the plan>/<study>/<0, 1, …>", those used before left out."""
         seeds: list[int] = []
-        for i in count():
-            if len(seeds) == n:
-                break
+        i = 0
+        while len(seeds) < n:
             drawn = hashlib.sha256(f"{self.hash}/{study}/{i}".encode()).digest()
             seed = int.from_bytes(drawn[:4], "big") >> 1
             if seed not in [*self.frozen[study].used_seeds, *seeds]:
                 seeds.append(seed)
+            i += 1
         return seeds
 
 
