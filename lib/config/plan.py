@@ -175,8 +175,14 @@ class Plan(Section):
     def _hash_of_content(cls, content: Any, handler: Any) -> Self:
         content = without_blanks(content)
         plan: Self = handler(content)
-        plan._hash = content_hash(content) if isinstance(content, dict) else plan._hash
+        plan._hash = cls.content_hash(content) if isinstance(content, dict) else plan._hash
         return plan
+
+    @staticmethod
+    def content_hash(content: dict[str, Any]) -> str:
+        """Hash a plan as YAML loads it, without its deviations and blanks."""
+        content = without_blanks(content)
+        return digest({name: value for name, value in content.items() if name != "deviations"})
 
     @property
     def hash(self) -> str:
@@ -208,12 +214,6 @@ class Plan(Section):
         return seeds
 
 
-def content_hash(content: dict[str, Any]) -> str:
-    """Hash a plan as YAML loads it, without its deviations and blanks."""
-    content = without_blanks(content)
-    return digest({name: value for name, value in content.items() if name != "deviations"})
-
-
 def without_blanks(content: Any) -> Any:
     """Leave out the fields of a mapping, and of mappings in it, that have no value, or one of white
     space."""
@@ -241,10 +241,8 @@ def read_plan(file: str) -> Plan:
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
-        raise ConfigError(
-            f"plan: there is no params/plans/{file} ({hint}); name an existing plan, "
-            "or leave the field out for an exploratory study"
-        )
+        remedy = "name an existing plan, or none for an exploratory study"
+        raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
     content, published = read_yaml(path), published_plans().get(file)
     try:
         if published is None:

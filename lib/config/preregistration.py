@@ -20,18 +20,7 @@ from typing import Any, Literal
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
 from lib.config.metrics import JUDGED, MAIN, MEASURES
-from lib.config.plan import (
-    ALPHA,
-    POWER,
-    Frozen,
-    Noise,
-    Plan,
-    Plateau,
-    arms_called,
-    content_hash,
-    published_plans,
-    read_plan,
-)
+from lib.config.plan import Frozen, Instability, Plan, arms_called, published_plans, read_plan
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
@@ -118,11 +107,12 @@ def _template(study: Study, file: str) -> str:
         for arm in study.arms()
         if arm.baseline != arm.id
     )
+    usual = Instability.model_validate({"noise": {}})
     return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
-        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses, alpha=ALPHA, power=POWER,
+        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
         arms=_wrapped("; ".join(arm.id for arm in study.arms())),
         measures=_wrapped(", ".join(measures + study.stock_measures)),
-        p=Plateau(), n=Noise(),
+        usual=Plan.model_construct(), p=usual.plateau, n=usual.noise,
     )  # fmt: skip
 
 
@@ -274,12 +264,12 @@ def _committed_since(file: str) -> str | None:
     """Find the commit since which a plan says, its deviations apart, what it says now, even if it
     was changed and restored since; None where it is not committed as it stands."""
     log = git("log", "--follow", "--name-only", "--format=%x00%H", "--", f"params/plans/{file}")
-    now, since = content_hash(read_yaml(PLANS / file)), None
+    now, since = Plan.content_hash(read_yaml(PLANS / file)), None
     for entry in (log or "").split("\0")[1:]:
         commit, name = entry.split()
         with suppress(ConfigError):  # of a draft
             then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
-            since = commit if content_hash(then) == now else since
+            since = commit if Plan.content_hash(then) == now else since
         if since is None:  # the newest says another thing
             break
     return since

@@ -18,8 +18,6 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
 OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "auto" else v)]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
-FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
-"""The name of a YAML file; the field says in which folder."""
 _TOKENIZERS = r"^(characters|bytes|bpe-[1-9]\d+|[^\x00-\x1f]+\.json)$"
 MIN_BPE, MAX_BPE = 257, 1_000_000
 

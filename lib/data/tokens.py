@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Peer
 
-from lib.config.io import ROOT, output_root, sha256, write_json
+from lib.config.io import find, output_root, sha256, write_json
 from lib.config.schema import digest
 from lib.config.yaml import UserError
 
@@ -42,12 +42,6 @@ class CorpusError(UserError):
     """A corpus that cannot be used; the message says why and what to do."""
 
 
-def find(path: str) -> Path | None:
-    """Find a path, seen from the working folder or from the repository; None where there is none.
-    Raises OSError or RuntimeError for what cannot be a path."""
-    return next(filter(Path.exists, [Path(path).expanduser(), ROOT / path]), None)
-
-
 class Characters:
     """A token per character of a text, sorted."""
 
@@ -66,10 +60,9 @@ class Characters:
         ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
         if (unseen := points[codes[ids] != points]).size:
             symbols = ", ".join(repr(chr(point)) for point in np.unique(unseen)[:5])
-            raise CorpusError(
-                f"corpus.tokenizer: symbol {symbols} was unseen in training (the first 90 % of the "
-                "text); remove it, move it into the training part, or take bytes"
-            )
+            fault = f"symbol {symbols} was unseen in training (the first 90 % of the text)"
+            remedy = "remove it, move it into the training part, or take bytes"
+            raise CorpusError(f"corpus.tokenizer: {fault}; {remedy}")
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -104,9 +97,8 @@ class BytePairs:
             if not (ends := [name for name in _END_NAMES if name in vocabulary]):
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
-            raise CorpusError(
-                f"corpus.tokenizer: {where} is no tokenizer.json that can be used: {error}"
-            ) from None
+            fault = f"{where} is no tokenizer.json that can be used: {error}"
+            raise CorpusError(f"corpus.tokenizer: {fault}") from None
         self._peer.encode_special_tokens = True  # in a text they are text
         self._peer.no_truncation()
         self._peer.no_padding()
@@ -155,10 +147,8 @@ def learn(tokenizer: str, train: Iterable[str]) -> str:
     peer, size = ByteLevelBPETokenizer(), int(tokenizer.removeprefix("bpe-"))
     peer.train_from_iterator(train, size, 0, special_tokens=[_END_NAMES[0]], show_progress=False)
     if (learned := peer.get_vocab_size()) < size:
-        raise CorpusError(
-            f"corpus.tokenizer: {tokenizer} is too large: the training part gives {learned} "
-            f"tokens; take bpe-{learned} or less, or a longer text"
-        )
+        fault = f"{tokenizer} is too large: the training part gives {learned} tokens"
+        raise CorpusError(f"corpus.tokenizer: {fault}; take fewer, or a longer text")
     return str(peer.to_str())
 
 
@@ -177,7 +167,6 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-PARTS = ("train", "dev", "test")
 _FORMAT, _BATCH = 5, 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
@@ -213,16 +202,16 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
     content = ""
     if tokenizer.endswith(".json"):
         if not (file := find(tokenizer)) or not file.is_file():
-            raise CorpusError(
-                f"corpus.tokenizer: '{tokenizer}' is no file; give characters, bytes, bpe-<size> "
-                "or the path of a tokenizer.json"
-            )
+            remedy = "give characters, bytes, bpe-<size> or the path of a tokenizer.json"
+            raise CorpusError(f"corpus.tokenizer: '{tokenizer}' is no file; {remedy}")
         content = file.read_text("utf-8", "replace")
     identity = digest([_FORMAT, key, tokenizer, content, has_documents])
     folder = output_root() / "data" / "tokens" / f"{name}-{identity[:12]}"
     write = partial(_write, tokenizer, content, has_documents, read)
     index = kept(folder / "index.json", write)
-    parts: dict[str, Ids] = {part: np.memmap(folder / f"{part}.bin", "<u4", "r") for part in PARTS}
+    parts: dict[str, Ids] = {
+        Path(name).stem: np.memmap(folder / name, "<u4", "r") for name in index["files"]
+    }
     pairs = BytePairs(index["tokenizer"], tokenizer)
     return Tokenized(pairs, parts, index["n_characters"], has_documents)
 
