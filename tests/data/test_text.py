@@ -261,7 +261,7 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(
 
 MANY = b'{"text": "a"}\n' * 3
 BAD: list[tuple[str, bytes, str]] = [
-    ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give a"),
+    ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give 20"),
     ("own.txt", b"a" * 2000 + b"\xff" + b"a" * 99, "own.txt: not UTF-8 at byte 2,000; unpack"),
     (
         "own.txt.gz",
