@@ -53,15 +53,6 @@ PAPER = PAPERS / "embedding-norm"
 TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
-_SHARED = ("01_data", "03_analysis", "04_figures")
-BESIDE_ARMS = {
-    *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
-    *("commits.json", "parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
-    *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
-}
-"""What lies beside the folders of a study's arms, in `runs/` or in its record."""
-
-
 def prepare_params() -> None:
     """Copy a repository's parameters to where they can be added to, if it cannot be written."""
     if not PARAMS.is_dir():
@@ -90,9 +81,8 @@ def executed_notebook(notebook: str, study: str, arm: str = "", seed: int = 0) -
 
 def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
     """Return where the one result goes that a notebook declares."""
-    if arm:
-        return run_folder(study, arm, seed) / "result.json"
-    return study_folder(study) / f"{notebook}.json"
+    name = "result.json" if arm else f"{notebook}.json"
+    return executed_notebook(notebook, study, arm, seed).with_name(name)
 
 
 def relative(path: Path) -> str:
@@ -101,6 +91,12 @@ def relative(path: Path) -> str:
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
     return path.name
+
+
+def find(path: str) -> Path | None:
+    """Find a path, seen from the working folder or from the repository; None where there is none.
+    Raises OSError or RuntimeError for what cannot be a path."""
+    return next(filter(Path.exists, [Path(path).expanduser(), ROOT / path]), None)
 
 
 def corpus_places(file_name: str) -> list[Path]:

@@ -6,7 +6,6 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 
 import hashlib
 from collections.abc import Mapping
-from itertools import count
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -119,12 +118,6 @@ class Family(Section):
     flips, which for runs that are stable or not is McNemar's exact test."""
 
 
-class Deviation(Section):
-    date: str
-    what: Text
-    why: Text
-
-
 class Frozen(Section):
     """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it; one changed by
     hand makes another plan, with other seeds."""
@@ -171,7 +164,8 @@ class Plan(Section):
     procedures: dict[str, Text] = Field(default_factory=dict)
     """Whatever else is fixed in words: what is left out, how what is not fixed yet will be chosen,
     what changed from an earlier plan."""
-    deviations: list[Deviation] = Field(default_factory=list)
+    deviations: list[dict[str, Text]] = Field(default_factory=list)
+    """What was done otherwise: date, what and why of each."""
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""
     _hash: str = PrivateAttr("")
@@ -181,8 +175,14 @@ class Plan(Section):
     def _hash_of_content(cls, content: Any, handler: Any) -> Self:
         content = without_blanks(content)
         plan: Self = handler(content)
-        plan._hash = content_hash(content) if isinstance(content, dict) else plan._hash
+        plan._hash = cls.content_hash(content) if isinstance(content, dict) else plan._hash
         return plan
+
+    @staticmethod
+    def content_hash(content: dict[str, Any]) -> str:
+        """Hash a plan as YAML loads it, without its deviations and blanks."""
+        content = without_blanks(content)
+        return digest({name: value for name, value in content.items() if name != "deviations"})
 
     @property
     def hash(self) -> str:
@@ -204,20 +204,14 @@ class Plan(Section):
         """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
         SHA-256 of "<hash of the plan>/<study>/<0, 1, …>", those used before left out."""
         seeds: list[int] = []
-        for i in count():
-            if len(seeds) == n:
-                break
+        i = 0
+        while len(seeds) < n:
             drawn = hashlib.sha256(f"{self.hash}/{study}/{i}".encode()).digest()
             seed = int.from_bytes(drawn[:4], "big") >> 1
             if seed not in [*self.frozen[study].used_seeds, *seeds]:
                 seeds.append(seed)
+            i += 1
         return seeds
-
-
-def content_hash(content: dict[str, Any]) -> str:
-    """Hash a plan as YAML loads it, without its deviations and blanks."""
-    content = without_blanks(content)
-    return digest({name: value for name, value in content.items() if name != "deviations"})
 
 
 def without_blanks(content: Any) -> Any:
@@ -247,10 +241,8 @@ def read_plan(file: str) -> Plan:
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
-        raise ConfigError(
-            f"plan: there is no params/plans/{file} ({hint}); name an existing plan, "
-            "or leave the field out for an exploratory study"
-        )
+        remedy = "name an existing plan, or none for an exploratory study"
+        raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
     content, published = read_yaml(path), published_plans().get(file)
     try:
         if published is None:

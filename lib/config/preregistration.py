@@ -15,28 +15,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
 from lib.config.metrics import JUDGED, MAIN, MEASURES
-from lib.config.plan import (
-    ALPHA,
-    POWER,
-    Frozen,
-    Noise,
-    Plan,
-    Plateau,
-    arms_called,
-    content_hash,
-    published_plans,
-    read_plan,
-)
-from lib.config.schema import EmbeddingNorm, digest
+from lib.config.plan import Frozen, Instability, Plan, arms_called, published_plans, read_plan
+from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
 
-_ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
+Run = dict[str, Any]
+"""A run's result, as JSON."""
 
 
 def load_plan(study: Study) -> Plan | None:
@@ -59,11 +49,11 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     of the analysis without a word."""
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
-    designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned or [study]]
-    arm_variants = [arm.variant for design in [study, *planned] for arm in design.arms()]
-    variants = list(dict.fromkeys([*get_args(EmbeddingNorm), *arm_variants]))
-    arms = list(dict.fromkeys(chain(*designs, *(design.values() for design in designs))))
-    measures = [*MEASURES, *chain(*(each.stock_measures for each in [study, *planned]))]
+    planned = planned or [study]
+    designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned]
+    variants = list(dict.fromkeys(chain(*(design.values() for design in designs))))
+    arms = list(dict.fromkeys(chain(*designs, variants)))
+    measures = [*MEASURES, *chain(*(design.stock_measures for design in planned))]
     names: list[tuple[str, Iterable[str], Collection[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
         ("frozen", plan.frozen, plan.confirmatory),
@@ -84,10 +74,12 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
             if len(matches := arms_called(arm_name, design)) > 1:
                 several = f"'{arm_name}' is {len(matches)} arms; write one of {', '.join(matches)}"
                 yield f"hypotheses.{name}.test: {several}"
-    for name, family in plan.families.items():
-        for measure in family.measures:
-            if family.test == "equivalence" and measure not in plan.smallest_effect_of_interest:
-                yield f"smallest_effect_of_interest: has none of {measure}, as {name} needs"
+    needed = [m for h, *_, m in plan.bound.values() if h.direction and m not in JUDGED]
+    needed += chain(*(f.measures for f in plan.families.values() if f.test == "equivalence"))
+    for measure in dict.fromkeys(needed):
+        if measure not in plan.smallest_effect_of_interest:
+            missing = f"has none of {measure}; write the smallest difference that matters"
+            yield f"smallest_effect_of_interest: {missing}"
 
 
 def begin_plan(file: str, name: str | None) -> None:
@@ -115,11 +107,12 @@ def _template(study: Study, file: str) -> str:
         for arm in study.arms()
         if arm.baseline != arm.id
     )
+    usual = Instability.model_validate({"noise": {}})
     return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
-        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses, alpha=ALPHA, power=POWER,
+        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
         arms=_wrapped("; ".join(arm.id for arm in study.arms())),
         measures=_wrapped(", ".join(measures + study.stock_measures)),
-        p=Plateau(), n=Noise(),
+        usual=Plan.model_construct(), p=usual.plateau, n=usual.noise,
     )  # fmt: skip
 
 
@@ -135,13 +128,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     has run.
     """
     path, plan = PLANS / file, read_plan(file)
-    judged = dict.fromkeys(measure for h, *_, measure in plan.bound.values() if h.direction)
-    faults = [
-        f"{file}: smallest_effect_of_interest: has none of {measure}; write the smallest "
-        "difference that matters"
-        for measure in judged
-        if measure not in [*plan.smallest_effect_of_interest, *JUDGED]
-    ]
+    faults: list[str] = []
     studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
     for study in studies:
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
@@ -151,21 +138,21 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
             faults.append(f"{study.name} has run: write a new plan, and a study that names it")
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    used, lines = _used_seeds(file), [f"frozen: # {_ABOVE}"]
+    lines = ["frozen: # written by ./run_all.sh freeze; seeds follow from the plan's hash with it"]
+    used = _used_seeds(file)
     for study in studies:
         corpus, suite = data_of(study)
-        fixed = {
-            "seeds": len(study.seeds),
-            "used_seeds": used,
-            "parameters": parameters_digest(study),
-            "corpus": corpus,
-            "suite": sorted(suite),
-        }
-        if study.evaluation.include_path:
-            fixed["tasks"] = tasks_hash(study.evaluation.include_path)
+        fixed = Frozen(
+            seeds=len(study.seeds),
+            used_seeds=used,
+            parameters=parameters_digest(study),
+            corpus=corpus,
+            suite=sorted(suite),
+            tasks=tasks_hash(study.evaluation.include_path),
+        )
         lines.append(f"  {study.name}:")
         # A field a line; what JSON writes is YAML, too.
-        lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.items()]
+        lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.model_dump().items()]
     before = re.split(r"^frozen:", path.read_text("utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
     write_text(path, before.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n")
     return read_plan(file)
@@ -180,15 +167,11 @@ def _missing_lines(study: Study, file: str) -> list[str]:
 def _used_seeds(file: str) -> list[int]:
     """List every seed that a study of `params/` lists, or another plan drew or left out: of a study
     that has left, a published plan knows them."""
-    used: set[int] = set()
-    for path in PARAMS.glob("*.yaml"):
-        study = load_study(path.stem, undrawn=True)
-        used |= set() if study.drawn else set(study.seeds)
-    for path in PLANS.glob("*.yaml"):
-        if path.name != file:
-            plan = read_plan(path.name)
-            for name, frozen in plan.frozen.items():
-                used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
+    studies = [load_study(path.stem, undrawn=True) for path in PARAMS.glob("*.yaml")]
+    used = {seed for study in studies if not study.drawn for seed in study.seeds}
+    for plan in (read_plan(path.name) for path in PLANS.glob("*.yaml") if path.name != file):
+        for name, frozen in plan.frozen.items():
+            used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
     return sorted(used)
 
 
@@ -209,9 +192,7 @@ class ClaimStatus:
         return f"{self.name}: study '{self.study}'{plan}" + "".join(f"; {r}" for r in self.reasons)
 
 
-def claim_status(
-    study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = ()
-) -> ClaimStatus:
+def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) -> ClaimStatus:
     """Hold a study against its plan. `runs` are its results as JSON.
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
@@ -219,7 +200,7 @@ def claim_status(
     """
     if plan is None:
         return ClaimStatus(study.name, None, "EXPLORATORY", ["it names no plan"])
-    runs, frozen = list(runs), plan.frozen.get(study.name)
+    frozen = plan.frozen.get(study.name)
     if study.name not in plan.confirmatory:
         reasons = ["the plan does not name it as confirmatory"]
     elif frozen is None:
@@ -237,7 +218,7 @@ def claim_status(
     return ClaimStatus(study.name, plan.hash, name, reasons)
 
 
-def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
+def _departures(study: Study, frozen: Frozen, runs: Collection[Run]) -> Iterator[str]:
     """Name what was not made as the plan froze it."""
     if parameters_digest(study) != frozen.parameters:
         yield "its parameters are not those that the plan froze"
@@ -245,8 +226,8 @@ def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Ite
         source = run["config"]["corpus"]["source"]
         if run["corpus_sha256"] != frozen.corpus.get(source):
             yield f"corpus.{source} is not the text that the plan froze"
-        fixed: list[Any] = frozen.suite or [None]  # None: the study asks no suite
-        if run["status"] == "completed" and run["suite_hash"] not in fixed:
+        # None: the study asks no suite.
+        if run["status"] == "completed" and run["suite_hash"] not in (frozen.suite or (None,)):
             yield "its task suite is not the one that the plan froze"
         if run.get("tasks_hash") != frozen.tasks:
             yield "the tasks of evaluation.include_path are not those that the plan froze"
@@ -283,14 +264,13 @@ def _committed_since(file: str) -> str | None:
     """Find the commit since which a plan says, its deviations apart, what it says now, even if it
     was changed and restored since; None where it is not committed as it stands."""
     log = git("log", "--follow", "--name-only", "--format=%x00%H", "--", f"params/plans/{file}")
-    now, since = content_hash(read_yaml(PLANS / file)), None
-    for i, entry in enumerate((log or "").split("\0")[1:]):
+    now, since = Plan.content_hash(read_yaml(PLANS / file)), None
+    for entry in (log or "").split("\0")[1:]:
         commit, name = entry.split()
         with suppress(ConfigError):  # of a draft
             then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
-            if content_hash(then) == now:
-                since = commit
-        if i == 0 and since is None:
+            since = commit if Plan.content_hash(then) == now else since
+        if since is None:  # the newest says another thing
             break
     return since
 
@@ -303,6 +283,5 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
         if stamp != expected:
             raise UserError(
                 f"run {run} was made under plan {stamp}, and the plan's hash is {expected}: "
-                "restore the plan that it was made under, or rerun ./run_all.sh, which trains it "
-                "anew under this one"
+                "restore that plan, or rerun ./run_all.sh, which trains the run anew under this one"
             )

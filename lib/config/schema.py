@@ -18,8 +18,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
 OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "auto" else v)]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
-FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
-"""The name of a YAML file; the field says in which folder."""
+_TOKENIZERS = r"^(characters|bytes|bpe-[1-9]\d+|[^\x00-\x1f]+\.json)$"
 MIN_BPE, MAX_BPE = 257, 1_000_000
 
 
@@ -48,10 +47,7 @@ class CorpusConfig(Section):
     lines with a field `text`, or Parquet with a column `text`."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Leading share of the training part that is trained on; the held-out part never changes."""
-    tokenizer: Annotated[
-        str,
-        Field(pattern=r"^(characters|bytes|bpe-[1-9]\d+|[^\x00-\x1f]+\.json)$", max_length=1000),
-    ] = "characters"
+    tokenizer: Annotated[str, Field(pattern=_TOKENIZERS, max_length=1000)] = "characters"
     """characters, bytes, bpe-<size> (learned from the training part), or the path of a
     tokenizer.json of Hugging Face."""
 
@@ -60,10 +56,8 @@ class CorpusConfig(Section):
     def _size_is_possible(cls, value: str) -> str:
         size = value.removeprefix("bpe-")
         if size.isdecimal() and not MIN_BPE <= int(size) <= MAX_BPE:
-            raise ValueError(
-                f"{short(value)}: a size must be {MIN_BPE} (all bytes and the end of a document) "
-                f"to {MAX_BPE:,}"
-            )
+            sizes = f"{MIN_BPE} (all bytes and the end of a document) to {MAX_BPE:,}"
+            raise ValueError(f"{short(value)}: a size must be {sizes}")
         return value
 
 
@@ -112,17 +106,12 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         if self.embedding_rms != 1 and self.embedding_norm not in ("layernorm", "rmsnorm", "scale"):
-            raise ValueError(
-                f"embedding_rms is for layernorm, rmsnorm and scale, and embedding_norm is "
-                f"{self.embedding_norm}; leave embedding_rms at 1"
-            )
+            raise ValueError("embedding_rms is for layernorm, rmsnorm and scale; leave it at 1")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
-        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
-            raise ValueError(
-                f"positions: rotary turns pairs of features, and a head has {self.n_embd} / "
-                f"{self.n_head}, an odd number; take another n_embd or n_head"
-            )
+        width = self.n_embd // self.n_head
+        if self.positions == "rotary" and width % 2:
+            raise ValueError(f"positions: rotary needs an even n_embd / n_head, and it is {width}")
         if self.positions == "rotary" and self.position_std != WPE_STD:
             raise ValueError(f"position_std is for positions: learned; leave it at {WPE_STD}")
         if self.tied and self.head_std != WPE_STD:
@@ -151,11 +140,9 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _warmup_ends_before_training_does(self) -> Self:
-        if self.schedule == "warmup_cosine" and self.warmup_iterations >= self.iterations:
-            raise ValueError(
-                f"warmup_iterations {self.warmup_iterations} must be below "
-                f"iterations {self.iterations}"
-            )
+        warmup, steps = self.warmup_iterations, self.iterations
+        if self.schedule == "warmup_cosine" and warmup >= steps:
+            raise ValueError(f"warmup_iterations {warmup} must be below iterations {steps}")
         return self
 
 
@@ -241,10 +228,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Self:
         if self.evaluation.tasks and self.corpus.tokenizer == "characters":
-            raise ValueError(
-                "evaluation.tasks: their texts hold characters that the corpus lacks; set "
-                "corpus.tokenizer to bytes or bpe-<size>"
-            )
+            remedy = "set corpus.tokenizer to bytes or bpe-<size>"
+            raise ValueError(f"evaluation.tasks: hold characters that the corpus lacks; {remedy}")
         micro, processes = self.machine.micro_batch_size, self.machine.processes or 1
         batch = f"training.batch_size {self.training.batch_size}"
         if self.training.batch_size % processes:

@@ -16,30 +16,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lib.config.io import (
-    BESIDE_ARMS,
-    PAPER,
-    PARAMS,
-    prepare_params,
-    read_json,
-    relative,
-    study_folder,
-    write_text,
-)
+from lib.config.io import PAPER, PARAMS, prepare_params, read_json, study_folder, write_text
 from lib.config.plan import read_plan
-from lib.config.schema import (
-    CODE,
-    FIELDS,
-    FileName,
-    Level,
-    RunConfig,
-    Section,
-    digest,
-    stock_measures,
-)
+from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, digest, stock_measures
 from lib.config.yaml import HEADLESS, ConfigError, explain, read_yaml, short, suggest
 
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+PlanFile = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
@@ -50,6 +33,11 @@ COMMITS = "commits.json"
 writes when it begins."""
 COPY = "# A copy, made anew whenever the study is loaded by its path: change that file.\n"
 """How a copy in `params/` begins."""
+_BESIDE_ARMS = (
+    *("suite", "figures", "by-hand", "verdict", "archive", "commits", "parameters", "plan", "raw"),
+    *("MANIFEST", "01_data", "03_analysis", "04_figures"),
+)
+"""What lies beside the folders of a study's arms, in `runs/` or in its record, without suffixes."""
 _SHARED = ("machine.", "evaluation.")
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
@@ -95,7 +83,7 @@ class Study(RunConfig):
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
-    plan: FileName | None = None
+    plan: PlanFile | None = None
     """File in params/plans/ of the plan that the study is held against; None: exploratory."""
     paper: StudyName = PAPER.name
     """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
@@ -146,11 +134,10 @@ class Study(RunConfig):
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")
         for arm in arms:
-            if arm.id in BESIDE_ARMS or not _ARM_ID.fullmatch(arm.id):
+            if Path(arm.id).stem in _BESIDE_ARMS or not _ARM_ID.fullmatch(arm.id):
                 raise ValueError(
-                    f"factors: {short(arm.id)} cannot name an arm and its folder, which may not be "
-                    f"that of figures or the like: use at most {MAX_ID} letters, digits, spaces "
-                    "and . = , + ( ) -; shorten the level, or include the arm under another name"
+                    f"factors: {short(arm.id)} cannot name an arm and its folder; include the arm "
+                    f"under a name of at most {MAX_ID} letters, digits, spaces and . = , + ( ) -"
                 )
         ids = [arm.id for arm in arms]
         _refuse_repeats("factors", ids)
@@ -220,18 +207,15 @@ class Study(RunConfig):
         """
         level = arm.levels.get(CODE)
         if level is not None and level not in self.commits:
-            raise ConfigError(
-                f"factors.code: which commit '{level}' is, is fixed when the study begins: "
-                f"./run_all.sh params/{self.name}.yaml"
-            )
+            begin = f"./run_all.sh params/{self.name}.yaml"
+            raise ConfigError(f"factors.code: '{level}' is fixed when the study begins: {begin}")
         return None if level is None else self.commits[str(level)]
 
     def require_seed(self, seed: int) -> int:
         """Return `seed`; ConfigError when the study does not hold it, or it is no whole number."""
         if type(seed) is not int or seed not in self.seeds:  # 0.0 and False equal 0
-            raise ConfigError(
-                f"seed: {short(seed)} is not in study '{self.name}'; it has {short(self.seeds)}"
-            )
+            has = short(self.seeds)
+            raise ConfigError(f"seed: {short(seed)} is not in study '{self.name}'; it has {has}")
         return seed
 
 
@@ -337,7 +321,7 @@ def _keep_copy(path: Path) -> None:
     text, target = path.read_text("utf-8"), PARAMS / path.name
     present = target.read_text("utf-8") if target.is_file() else COPY
     if present != text and not present.startswith(COPY):
-        raise ConfigError(f"there is another {relative(target)}; give yours another name")
+        raise ConfigError(f"there is another params/{path.name}; give yours another name")
     if present not in (text, COPY + text):
         write_text(target, COPY + text)
 

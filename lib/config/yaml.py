@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, get_args, get_origin
+from typing import Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -22,7 +22,6 @@ HEADLESS = "STUDY_HEADLESS"
 """Environment variable that a sweep sets for its notebooks: nobody watches, so no bars."""
 TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
-_Arguments = ParamSpec("_Arguments")
 
 
 class UserError(ValueError):
@@ -42,14 +41,14 @@ class UsageError(UserError):
     status = 2  # as that of argparse
 
 
-def exit_status(command: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
+def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
     """Have a command return its exit status, and say in one line on stderr what stopped it: a
     UserError, or what the machine refused. Anything else is a bug and keeps its traceback."""
 
     @functools.wraps(command)
-    def run(*words: _Arguments.args, **options: _Arguments.kwargs) -> int:
+    def run(*words: Any) -> int:
         try:
-            return command(*words, **options) or 0
+            return command(*words) or 0
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.status

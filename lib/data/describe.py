@@ -10,7 +10,7 @@ import pandas as pd
 from lib.config.io import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
-from lib.data.suite import prepare_suite, read_suite, windows
+from lib.data.suite import prepare_suite, windows
 from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
 
@@ -103,8 +103,8 @@ def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[st
     sizes = dict.fromkeys(
         (arm.config.evaluation.items_per_task, arm.config.model.block_size) for arm in study.arms()
     )
-    folders = [prepare_suite(c, *size, suites) for c in corpora.values() for size in sizes]
-    return {folder.name: read_suite(folder) for folder in folders}
+    prepared = [prepare_suite(c, *size, suites) for c in corpora.values() for size in sizes]
+    return {folder.name: content for folder, content in prepared}
 
 
 def data_summary(summaries: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ the same suite anywhere, whatever share of it is trained on.
 import hashlib
 import json
 import math
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -24,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from lib.config.io import sha256, write_json
 from lib.config.schema import GRAM, RunConfig, digest
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
-from lib.data.tokens import read_sealed, seal
+from lib.data.tokens import kept
 
 INSTALL = "pip install lm_eval==0.4.13"
 """What brings the LM-Eval harness, which a stock image lacks."""
@@ -39,6 +37,8 @@ MIN_ITEMS = 50
 MAX_SHOTS = 2
 MAX_TRIES = 20
 """Unfinished sets that are tried for a place before it begins another."""
+INDEX = "suite.json"
+"""In the folder of a suite: its hash, its tasks and what was left out."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
 
@@ -106,11 +106,9 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     `block_size` is too small are left out by name, never shortened.
     """
     suite, train = Suite(corpus.sha256, block_size), corpus.training_text
-    if items_per_task == 0:
-        suite.left_out["all tasks"] = "evaluation.items_per_task is 0"
-        return suite
-    if not train:
-        suite.left_out["all tasks"] = "the text is too long to be searched for what questions share"
+    if items_per_task == 0 or not train:
+        reason = "the text is too long to be searched for what questions share"
+        suite.left_out["all tasks"] = reason if items_per_task else "evaluation.items_per_task is 0"
         return suite
     leakage, lexicon = LeakageFilter(train), Lexicon(train)
     dev, test = (_usable_lines(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
@@ -217,19 +215,19 @@ def has_harness() -> bool:
     return find_spec("lm_eval") is not None
 
 
-def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
-    """Return the folder below `suites` with the suite of this corpus, made if need be. Its name
-    tells the text, the code and the size; a suite that is not as it was written is made anew."""
+def prepare_suite(
+    corpus: Corpus, items: int | None, block_size: int, suites: Path
+) -> tuple[Path, dict[str, Any]]:
+    """Return the folder below `suites` with the suite of this corpus, and what is known of it, both
+    made if need be. The folder's name tells the text, the code and the size; a suite that is not as
+    it was written is made anew."""
     texts = [corpus.training_text, corpus.decode(corpus.dev), corpus.decode(corpus.test)]
     code = [sha256(Path(__file__).with_name(name)) for name in ("suite.py", "tasks.py")]
     key = digest([*texts, *code, corpus.sha256, corpus.unit, items, block_size])
     folder = suites / f"{corpus.name}-{block_size}-{key[:12]}"
-    suites.mkdir(parents=True, exist_ok=True)
-    with FileLock(suites / ".lock"):
-        if read_sealed(folder / "suite.json") is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            write_suite(build_suite(corpus, items, block_size), folder)
-    return folder
+    return folder, kept(
+        folder / INDEX, lambda to: write_suite(build_suite(corpus, items, block_size), to)
+    )
 
 
 def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
@@ -238,26 +236,16 @@ def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
     items = config.evaluation.items_per_task
     if items == 0:
         return None
-    return str(read_suite(prepare_suite(corpus, items, config.model.block_size, suites))["hash"])
+    return str(prepare_suite(corpus, items, config.model.block_size, suites)[1]["hash"])
 
 
-def read_suite(folder: Path) -> dict[str, Any]:
-    """Read what `write_suite` says of a suite; ValueError when the folder holds no whole one."""
-    content = read_sealed(folder / "suite.json")
-    if content is None:
-        raise ValueError(f"{folder.name} holds no suite: write one with write_suite")
-    return content
-
-
-def write_suite(suite: Suite, folder: Path) -> Path:
-    """Write a suite as the LM-Eval harness reads it, and return `folder`.
+def write_suite(suite: Suite, folder: Path) -> dict[str, Any]:
+    """Write a suite to a folder as the LM-Eval harness reads it; return what is to be known of it.
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
     average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
-    `macro_few_shot` with each task at its largest number of shots. `suite.json`, written last,
-    names the suite's hash and what was left out.
+    `macro_few_shot` with each task at its largest number of shots.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     groups: dict[str, list[str]] = {"macro_zero_shot": [], "macro_few_shot": []}
     for task in suite.tasks:
         for part, items in (("test", task.items), ("dev", task.exemplars)):
@@ -272,7 +260,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         content = {"group": group, "task": members, "aggregate_metric_list": [accuracy]}
         if members:
             write_json(folder / f"{group}.yaml", content)
-    described = {
+    return {
         "hash": suite.hash,
         "corpus_sha256": suite.corpus_sha256,
         "block_size": suite.block_size,
@@ -280,8 +268,6 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
-    seal(folder / "suite.json", described)
-    return folder
 
 
 def _described(task: Task) -> dict[str, Any]:

@@ -18,24 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.config.io import corpus_places, output_root, relative, sha256
+from lib.config.io import corpus_places, find, output_root, relative, sha256
 from lib.config.schema import TRAIN_SHARE, CorpusConfig, digest
-from lib.data.tokens import (
-    PARTS,
-    Characters,
-    CorpusError,
-    Ids,
-    Tokenized,
-    Tokenizer,
-    find,
-    pieces,
-    tokenize,
-)
+from lib.data.tokens import Characters, CorpusError, Ids, Tokenized, Tokenizer, pieces, tokenize
 
 if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset
 
 __all__ = ["CorpusError"]
+PARTS = ("train", "dev", "test")
 MAX_SEARCHED = 2**24
 """Characters of a corpus whose training part is searched for what it shares with others."""
 MAX_MEASURED = 2**16
@@ -113,11 +104,10 @@ class Corpus:
         for part in PARTS:
             length = len(getattr(self, part))
             if length <= block_size:
-                raise CorpusError(
-                    f"{self.name}: too short: the {part} part has {length} {self.unit} and "
-                    f"model.block_size {block_size} needs {block_size + 1}; give a longer text, "
-                    "a larger corpus.fraction or a smaller block_size"
-                )
+                fault = f"too short: the {part} part has {length} {self.unit}"
+                needs = f"model.block_size {block_size} needs {block_size + 1}"
+                remedy = "give a longer text, a larger corpus.fraction or a smaller block_size"
+                raise CorpusError(f"{self.name}: {fault} and {needs}; {remedy}")
 
 
 def load_corpus(config: CorpusConfig) -> Corpus:
@@ -191,13 +181,10 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{name}: not UTF-8 at byte {error.start:,}; unpack it, or convert it (iconv -t UTF-8)"
-        ) from None
+        fault = f"not UTF-8 at byte {error.start:,}"
+        raise CorpusError(f"{name}: {fault}; unpack it, or convert it (iconv -t UTF-8)") from None
     if len(text) < 20:
-        raise CorpusError(
-            f"{name}: empty or too short: {len(text)} characters; give a text of 20 or more"
-        )
+        raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key, cut = hashlib.sha256(data).hexdigest(), int(TRAIN_SHARE * len(text))
     middle = cut + _middle(text[cut:])
     texts = dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
@@ -258,9 +245,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     def read(cache: Path) -> "dict[str, Dataset]":
         rows = _read_documents(path.name, files, cache)
         if (n := len(rows)) < 11:
-            raise CorpusError(
-                f"{path.name}: too few documents: {n}; give 11 or more, or join them into one text"
-            )
+            raise CorpusError(f"{path.name}: too few documents: {n}; give 11, or join them to one")
         cut = int(TRAIN_SHARE * n)
         middle = (cut + n) // 2
         bounds = range(cut), range(cut, middle), range(middle, n)

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Peer
 
-from lib.config.io import ROOT, atomic_write, output_root, sha256, write_json
+from lib.config.io import find, output_root, sha256, write_json
 from lib.config.schema import digest
 from lib.config.yaml import UserError
 
@@ -41,12 +42,6 @@ class CorpusError(UserError):
     """A corpus that cannot be used; the message says why and what to do."""
 
 
-def find(path: str) -> Path | None:
-    """Find a path, seen from the working folder or from the repository; None where there is none.
-    Raises OSError or RuntimeError for what cannot be a path."""
-    return next(filter(Path.exists, [Path(path).expanduser(), ROOT / path]), None)
-
-
 class Characters:
     """A token per character of a text, sorted."""
 
@@ -65,10 +60,9 @@ class Characters:
         ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
         if (unseen := points[codes[ids] != points]).size:
             symbols = ", ".join(repr(chr(point)) for point in np.unique(unseen)[:5])
-            raise CorpusError(
-                f"corpus.tokenizer: symbol {symbols} was unseen in training (the first 90 % of the "
-                "text); remove it, move it into the training part, or take bytes"
-            )
+            fault = f"symbol {symbols} was unseen in training (the first 90 % of the text)"
+            remedy = "remove it, move it into the training part, or take bytes"
+            raise CorpusError(f"corpus.tokenizer: {fault}; {remedy}")
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -103,9 +97,8 @@ class BytePairs:
             if not (ends := [name for name in _END_NAMES if name in vocabulary]):
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
-            raise CorpusError(
-                f"corpus.tokenizer: {where} is no tokenizer.json that can be used: {error}"
-            ) from None
+            fault = f"{where} is no tokenizer.json that can be used: {error}"
+            raise CorpusError(f"corpus.tokenizer: {fault}") from None
         self._peer.encode_special_tokens = True  # in a text they are text
         self._peer.no_truncation()
         self._peer.no_padding()
@@ -154,10 +147,8 @@ def learn(tokenizer: str, train: Iterable[str]) -> str:
     peer, size = ByteLevelBPETokenizer(), int(tokenizer.removeprefix("bpe-"))
     peer.train_from_iterator(train, size, 0, special_tokens=[_END_NAMES[0]], show_progress=False)
     if (learned := peer.get_vocab_size()) < size:
-        raise CorpusError(
-            f"corpus.tokenizer: {tokenizer} is too large: the training part gives {learned} "
-            f"tokens; take bpe-{learned} or less, or a longer text"
-        )
+        fault = f"{tokenizer} is too large: the training part gives {learned} tokens"
+        raise CorpusError(f"corpus.tokenizer: {fault}; take fewer, or a longer text")
     return str(peer.to_str())
 
 
@@ -176,8 +167,7 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-PARTS = ("train", "dev", "test")
-_FORMAT, _INDEX, _BATCH = 5, "index.json", 1000
+_FORMAT, _BATCH = 5, 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
 """Reads the texts of each part, a column `text`; its files go to a folder."""
@@ -212,27 +202,22 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
     content = ""
     if tokenizer.endswith(".json"):
         if not (file := find(tokenizer)) or not file.is_file():
-            raise CorpusError(
-                f"corpus.tokenizer: '{tokenizer}' is no file; give characters, bytes, bpe-<size> "
-                "or the path of a tokenizer.json"
-            )
+            remedy = "give characters, bytes, bpe-<size> or the path of a tokenizer.json"
+            raise CorpusError(f"corpus.tokenizer: '{tokenizer}' is no file; {remedy}")
         content = file.read_text("utf-8", "replace")
     identity = digest([_FORMAT, key, tokenizer, content, has_documents])
     folder = output_root() / "data" / "tokens" / f"{name}-{identity[:12]}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
-        if (index := read_sealed(folder / _INDEX)) is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            with atomic_write(folder) as temporary:
-                temporary.mkdir()
-                index = _write(temporary, tokenizer, content, has_documents, read)
-    parts: dict[str, Ids] = {part: np.memmap(folder / f"{part}.bin", "<u4", "r") for part in PARTS}
+    write = partial(_write, tokenizer, content, has_documents, read)
+    index = kept(folder / "index.json", write)
+    parts: dict[str, Ids] = {
+        Path(name).stem: np.memmap(folder / name, "<u4", "r") for name in index["files"]
+    }
     pairs = BytePairs(index["tokenizer"], tokenizer)
     return Tokenized(pairs, parts, index["n_characters"], has_documents)
 
 
 def _write(
-    folder: Path, tokenizer: str, content: str, has_documents: bool, read: Reader
+    tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path
 ) -> dict[str, Any]:
     """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
     parts, n_characters = read(folder / "arrow"), 0
@@ -247,18 +232,26 @@ def _write(
                     file.write(np.array([*ids, *end], "<u4").tobytes())
                 n_characters += sum(map(len, batch["text"]))
     shutil.rmtree(folder / "arrow", ignore_errors=True)
-    return seal(folder / _INDEX, {"tokenizer": content, "n_characters": n_characters})
+    return {"tokenizer": content, "n_characters": n_characters}
 
 
-def seal(file: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Write a JSON file, last of its folder, with its own hash and those of what lies beside it."""
-    content |= {"files": {path.name: sha256(path) for path in sorted(file.parent.iterdir())}}
-    write_json(file, content | {"digest": digest(content)})
+def kept(file: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a JSON file says of the folder that it lies in, once `write` has filled that
+    folder and returned it. What is not as it was written is written anew, whole."""
+    folder = file.parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
+        if (content := _as_written(file)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            content = write(folder)
+            content["files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+            write_json(file, content | {"digest": digest(content)})  # last, with its own hash
     return content
 
 
-def read_sealed(file: Path) -> dict[str, Any] | None:
-    """Read what `seal` wrote; None unless it and what lies beside it are as they were written."""
+def _as_written(file: Path) -> dict[str, Any] | None:
+    """Read the file of `kept`; None unless it and what lies beside it are as they were written."""
     try:
         content: dict[str, Any] = json.loads(file.read_text("utf-8"))
         digests = [content.pop("digest"), *content["files"].values()]

@@ -22,7 +22,7 @@ from lib.config.io import nan_to_none, run_folder, sha256, write_json
 from lib.config.study import Arm, Study
 from lib.config.yaml import UserError
 from lib.data.describe import references
-from lib.data.suite import INSTALL, has_harness, prepare_suite, read_suite
+from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
 from lib.results import (
@@ -433,10 +433,10 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
 
         with result.timed("suite"):
             items, block_size = evaluation.items_per_task, run.config.model.block_size
-            folder = prepare_suite(run.corpus, items, block_size, suites)
+            folder, suite = prepare_suite(run.corpus, items, block_size, suites)
             answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
             result.tables["tasks"], result.raw["items"], overflows = answers
-            result.suite_hash = read_suite(folder)["hash"]
+            result.suite_hash = suite["hash"]
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
     if wanted["stock tasks"]:

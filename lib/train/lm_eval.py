@@ -31,10 +31,10 @@ from lm_eval.tasks import TaskManager
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.config.io import ROOT
+from lib.config.io import ROOT, read_json
 from lib.config.schema import EvaluationConfig, stock_measures
 from lib.config.yaml import ConfigError, suggest
-from lib.data.suite import read_suite
+from lib.data.suite import INDEX
 from lib.data.text import Corpus
 from lib.train.model import GPT, KVCache
 
@@ -171,7 +171,7 @@ def evaluate_suite(
     model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
 ) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`, of this
-    corpus and for its `block_size`. Raises ValueError without a suite. Return
+    corpus and for its `block_size`. Return
 
     - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
       items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared
@@ -180,7 +180,7 @@ def evaluate_suite(
       the first of equals) and correct;
     - how many questions had their context shortened: none, of a suite for this `block_size`.
     """
-    suite = read_suite(folder)
+    suite = read_json(folder / INDEX)
     adapter = CharacterLM(model, corpus, batch_size)
     described = {task["task"]: task for task in suite["tasks"]}
     groups = [group for group, members in suite["groups"].items() if members]

@@ -206,7 +206,7 @@ def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Param
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
         (
             {"families": {"f": FAMILY | {"measures": ["ece"], "test": "equivalence"}}},
-            "smallest_effect_of_interest: has none of ece, as f needs",
+            "smallest_effect_of_interest: has none of ece; write the smallest difference",
         ),
     ],
 )  # fmt: skip
@@ -268,10 +268,10 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
     text = re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.MULTILINE)
     template.write_text(text, "utf-8")
     assert faults() == [
-        "decay.yaml: smallest_effect_of_interest: has none of perplexity; write the smallest "
-        "difference that matters",
         "decay.yaml: write plan: decay.yaml",
         "decay.yaml: write seeds: {count: 2}",
+        "decay.yaml: smallest_effect_of_interest: has none of perplexity; write the smallest "
+        "difference that matters",
     ]
     template.write_text(text.replace("  perplexity:", "  perplexity: 0.4"), "utf-8")
     decay = {"name": "decay", "factors": factors, "seeds": {"count": 2}, "plan": "decay.yaml"}

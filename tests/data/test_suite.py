@@ -21,7 +21,6 @@ from lib.data.suite import (
     Task,
     build_suite,
     prepare_suite,
-    read_suite,
 )
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES
 from lib.data.text import Corpus, load_corpus
@@ -222,17 +221,17 @@ def test_a_suite_is_made_once_and_another_text_code_or_size_has_another(
     corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
-    folder = prepare_suite(corpus, 50, 48, tmp_path)
+    folder, described = prepare_suite(corpus, 50, 48, tmp_path)
     written = (folder / "suite.json").stat().st_mtime_ns
-    assert prepare_suite(corpus, 50, 48, tmp_path) == folder
+    assert prepare_suite(corpus, 50, 48, tmp_path) == (folder, described)
     assert (folder / "suite.json").stat().st_mtime_ns == written
     shorter = replace(corpus, heldout=corpus.heldout[:-1])
     others = [
-        prepare_suite(*asked, tmp_path)
+        prepare_suite(*asked, tmp_path)[0]
         for asked in [(corpus, 50, 64), (corpus, None, 48), (shorter, 50, 48)]
     ]
     monkeypatch.setattr(suite_of, "sha256", lambda path: "c" * 64)
-    others.append(prepare_suite(corpus, 50, 48, tmp_path))
+    others.append(prepare_suite(corpus, 50, 48, tmp_path)[0])
     assert len({folder, *others}) == 5
 
 
@@ -240,8 +239,7 @@ def test_the_suite_is_written_for_the_harness(
     corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
-    folder = prepare_suite(corpus, 50, 128, tmp_path)
-    described = read_suite(folder)
+    folder, described = prepare_suite(corpus, 50, 128, tmp_path)
     assert (described["hash"], described["left_out"]) == (suite.hash, suite.left_out)
     for task, row in zip(suite.tasks, described["tasks"], strict=True):
         lines = (folder / f"{task.name}.test.jsonl").read_text("utf-8").splitlines()
@@ -263,10 +261,8 @@ def test_a_damaged_suite_is_made_anew(
     name: str, corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
-    folder = prepare_suite(corpus, 50, 128, tmp_path)
+    folder, described = prepare_suite(corpus, 50, 128, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / name).write_bytes(before[name].replace(b"0", b"1"))
-    with pytest.raises(ValueError, match="holds no suite"):
-        read_suite(folder)
-    assert prepare_suite(corpus, 50, 128, tmp_path) == folder
+    assert prepare_suite(corpus, 50, 128, tmp_path) == (folder, described)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

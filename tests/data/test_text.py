@@ -160,7 +160,7 @@ def test_a_relative_path_is_sought_here_and_in_the_repository(
     for folder in ("the working folder", "the repository"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "the working folder")
-    monkeypatch.setattr("lib.data.tokens.ROOT", tmp_path / "the repository")
+    monkeypatch.setattr("lib.config.io.ROOT", tmp_path / "the repository")
     (tmp_path / base / "own.txt").write_text("to be\n" * 20, "utf-8")
     assert load_corpus(CorpusConfig(source="own.txt")).whole.n_characters == 120
 
@@ -261,7 +261,7 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(
 
 MANY = b'{"text": "a"}\n' * 3
 BAD: list[tuple[str, bytes, str]] = [
-    ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give a"),
+    ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give 20"),
     ("own.txt", b"a" * 2000 + b"\xff" + b"a" * 99, "own.txt: not UTF-8 at byte 2,000; unpack"),
     (
         "own.txt.gz",
@@ -284,7 +284,7 @@ BAD: list[tuple[str, bytes, str]] = [
         "documents: JSON parse error: The surrogate pair in string",
     ),
     ("d.jsonl", b"", "d.jsonl: cannot be read as documents"),
-    ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more, or join them into one"),
+    ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11, or join them to one"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .parquet; "),
     ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .parq"),
     ("gone.txt/", b"", "gone.txt' is neither a text file, nor a folder, nor a known corpus (tiny"),

@@ -9,7 +9,7 @@ from lm_eval.api.instance import Instance
 from sklearn.metrics import brier_score_loss
 
 from lib.config.schema import EmbeddingNorm
-from lib.data.suite import Suite, build_suite, write_suite
+from lib.data.suite import Suite, build_suite, prepare_suite
 from lib.data.text import Corpus, CorpusError
 from lib.train.lm_eval import CharacterLM, evaluate_suite
 from lib.train.model import GPT, Transformer
@@ -27,8 +27,8 @@ def suite(corpus: Corpus) -> Suite:
 
 
 @pytest.fixture(scope="module")
-def folder(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_suite(suite, tmp_path_factory.mktemp("harness") / "suite")
+def folder(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_suite(corpus, 60, 128, tmp_path_factory.mktemp("harness"))[0]
 
 
 class Result(NamedTuple):
