@@ -77,7 +77,7 @@ def prepare(config: RunConfig) -> Machine:
                 "false"
             ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    devices = max(1, count_devices(device)) if device == "cuda" else 1
+    devices = max(1, torch.cuda.device_count()) if device == "cuda" else 1
     fitting = [n for n in range(1, devices + 1) if batch_size % (n * least) == 0]
     processes = settings.processes or max(fitting)
     share = batch_size // processes
@@ -132,19 +132,13 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
     return {"measuring_digest": measure_key(), **git_state(), **facts}
 
 
-def count_devices(kind: str) -> int:
-    """Count the processes that find a device of their own: GPUs, or on a CPU cores."""
-    return torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
-
-
 def require_devices(machine: Machine) -> None:
-    """Raise ConfigError for more processes than there are devices."""
-    devices = count_devices(machine.device)
+    """Raise ConfigError for more processes than there are GPUs, or on a CPU cores."""
+    devices = torch.cuda.device_count() if machine.device == "cuda" else os.cpu_count() or 1
     if machine.processes > devices:
         raise ConfigError(
-            f"machine.processes: {machine.processes} is more than the {devices} "
-            f"{'cores' if machine.device == 'cpu' else 'devices'} of this machine; use auto or at "
-            f"most {devices}"
+            f"machine.processes: {machine.processes} is more than the {devices} devices of this "
+            f"machine; use auto or at most {devices}"
         )
 
 
