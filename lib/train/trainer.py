@@ -6,6 +6,7 @@ the evaluation cadence changes what is trained on.
 """
 
 import hashlib
+import inspect
 import math
 import os
 import signal
@@ -126,6 +127,17 @@ def train(
     return run
 
 
+class AdamW(torch.optim.AdamW):
+    """PyTorch's own, without the wrappers by which it imports the compiler, a second of every run;
+    the step itself is never compiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
+
+
 class Trainer:
     """The moving parts of one run, and when it is trained what it left: a model, and how it came
     about. All that a checkpoint must hold is an attribute here.
@@ -163,7 +175,7 @@ class Trainer:
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         ratio = training.embedding_learning_rate_ratio
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             optimizer_groups(self.model, training.weight_decay, ratio),
             lr=training.learning_rate,
             betas=(training.beta1, training.beta2),
