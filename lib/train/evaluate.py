@@ -222,8 +222,7 @@ def norm_by_token_class(
     quartiles. A class that does not occur has n = 0 and no numbers."""
     classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
     table = pd.DataFrame({"token_class": classes, "norm": embedding_norm})
-    groups = table.groupby("token_class")["norm"]
-    summary = groups.describe()[["count", "mean", "std", "25%", "50%", "75%"]]
+    summary = table.groupby("token_class")["norm"].describe().drop(columns=["min", "max"])
     summary.columns = pd.Index(["n", "mean", "sd", "q25", "median", "q75"])
     summary = summary.reindex(list(TOKEN_CLASSES)).rename_axis("token_class").reset_index()
     return summary.assign(n=summary["n"].fillna(0).astype(int))
@@ -289,16 +288,12 @@ def calibrate(
     correct, confidence = scores.columns["correct"], scores.confidence
     test, fitted = tempering.of_test(), tempering.temperature
     bins, correct_in_test = equal_mass_bins(confidence), correct[tempering.n_dev :]
-    test_bins = {
-        t: reliability(conf, correct_in_test, equal_mass_bins(conf))
-        for t, (_, conf) in test.items()
-    }
-    tables = [
-        reliability(confidence, correct, bins),
-        reliability(confidence, correct, equal_width_bins(confidence)),
-        test_bins[1.0],
-        test_bins[fitted],
-    ]
+    test_bins = {}
+    for t, (_, in_test) in test.items():
+        test_bins[t] = reliability(in_test, correct_in_test, equal_mass_bins(in_test))
+    tables = [reliability(confidence, correct, bins)]
+    tables += [reliability(confidence, correct, equal_width_bins(confidence))]
+    tables += [test_bins[1.0], test_bins[fitted]]
     named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
     nll = {t: -float(log.mean()) for t, (log, _) in test.items()}
     measures = {
@@ -403,9 +398,9 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
     if not has_harness():
         result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
+    if any(wanted.values()):
+        from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
     if wanted["task suite"]:
-        from lib.train.lm_eval import evaluate_suite  # imports the harness
-
         with result.timed("suite"):
             items, block_size = evaluation.items_per_task, run.config.model.block_size
             folder = prepare_suite(run.corpus, items, block_size, suites)
@@ -415,8 +410,6 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
     if wanted["stock tasks"]:
-        from lib.train.lm_eval import evaluate_tasks
-
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
             result.tables["stock_tasks"], result.raw[results.STOCK] = tables

@@ -113,11 +113,10 @@ class CharacterLM(LM):  # type: ignore[misc]
         or longer than `block_size`.
         """
         # Questions of one task, which stand together, share their solved examples.
-        return [
-            score
-            for _, task in groupby(requests, key=lambda request: request.task_name)
-            for score in score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
-        ]
+        scores = list[tuple[float, bool]]()
+        for _, task in groupby(requests, key=lambda request: request.task_name):
+            scores += score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
+        return scores
 
     def _pair(self, request: Instance) -> Pair:
         context, choice = self.encode(*request.args)
@@ -264,11 +263,9 @@ def evaluate_tasks(
         table = pd.DataFrame(_rows(results))
         shortened = Counter(task for task, _ in adapter.overflows)
         tables.append(table.assign(truncated=table["task"].map(shortened) / table["n"]))
-        items += [
-            _item_table(name, shots[name], results["samples"][name])
-            for name, task in tasks["tasks"].items()
-            if _is_judged(task)
-        ]
+        for name, task in tasks["tasks"].items():
+            if _is_judged(task):
+                items.append(_item_table(name, shots[name], results["samples"][name]))
     answers = pd.concat(items).drop_duplicates(ignore_index=True) if items else pd.DataFrame()
     return pd.concat(tables, ignore_index=True), answers
 

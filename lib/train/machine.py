@@ -6,7 +6,6 @@ import platform
 import resource
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -164,11 +163,9 @@ def peak_memory(device: str) -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
 
 
-def autocast(precision: str, device: str) -> AbstractContextManager[object]:
+def autocast(precision: str, device: str) -> torch.autocast:
     """Return the context in which the forward pass runs at this precision."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device, dtype=DTYPES[precision])
+    return torch.autocast(device, dtype=DTYPES[precision], enabled=precision != "fp32")
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:
