@@ -22,7 +22,6 @@ from IPython.display import display
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
@@ -205,6 +204,8 @@ def show(figure: Figure, colours: int = 64) -> bytes:
 
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Show a figure, and write it as that PNG and as PDF: the same bytes for the same data."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # fonts, which no run needs
+
     write_bytes(folder / f"{name}.png", show(figure))
     figure.set_layout_engine("none")  # it is laid out now
     with atomic_write(folder / f"{name}.pdf") as temporary:

@@ -14,7 +14,7 @@ from lib.config.io import run_folder
 from lib.config.preregistration import load_plan
 from lib.config.study import Arm, Study
 from lib.config.yaml import HEADLESS
-from lib.train.trainer import Row
+from lib.train.distributed import Row
 
 STEP_FILE = "step.txt"
 """In the folder of a run in training, how many steps it has made."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib import results
 from lib.config.io import nan_to_none, run_folder, sha256, write_json
 from lib.config.study import Arm, Study
 from lib.config.yaml import UserError
@@ -25,22 +26,6 @@ from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
-from lib.results import (
-    BINNINGS,
-    RAW,
-    STOCK,
-    Execution,
-    Origin,
-    RunResult,
-    Stretch,
-    expected_calibration_error,
-    identity_fields,
-    json_rows,
-    measures_of,
-    to_single_precision,
-    window_table,
-    write_raw,
-)
 from lib.train.diagnostics import evenly_spaced_windows
 from lib.train.machine import execution_environment, peak_flops
 from lib.train.model import GPT, count_parameters, flops_per_token, weights_digest
@@ -224,10 +209,8 @@ def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: 
     seconds = []
     for _ in range(repetitions + 1):
         start = time.perf_counter()
-        sums = [
-            logits.sum() for logits in model.logits_in_parts(model.hidden(windows).flatten(0, 1))
-        ]
-        torch.stack(sums).sum().item()  # a number on the CPU ends the clock on every device
+        for logits in model.logits_in_parts(model.hidden(windows).flatten(0, 1)):
+            logits[-1, -1].item()  # a number on the CPU ends the clock on every device
         seconds.append(time.perf_counter() - start)
     return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
 
@@ -239,8 +222,7 @@ def norm_by_token_class(
     quartiles. A class that does not occur has n = 0 and no numbers."""
     classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
     table = pd.DataFrame({"token_class": classes, "norm": embedding_norm})
-    groups = table.groupby("token_class")["norm"]
-    summary = groups.describe()[["count", "mean", "std", "25%", "50%", "75%"]]
+    summary = table.groupby("token_class")["norm"].describe().drop(columns=["min", "max"])
     summary.columns = pd.Index(["n", "mean", "sd", "q25", "median", "q75"])
     summary = summary.reindex(list(TOKEN_CLASSES)).rename_axis("token_class").reset_index()
     return summary.assign(n=summary["n"].fillna(0).astype(int))
@@ -250,13 +232,10 @@ def logit_quantiles(scores: Scores) -> pd.DataFrame:
     """Describe the distribution of logits: quantiles over all those of a fixed sample of
     predictions, and of the largest one of every prediction."""
     probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
-    return pd.DataFrame(
-        {
-            "quantile": probabilities,
-            "logit": np.quantile(scores.sampled_logits, probabilities),
-            "largest_logit": np.quantile(scores.largest_logit, probabilities),
-        }
-    )
+    table = pd.DataFrame({"quantile": probabilities})
+    table["logit"] = np.quantile(scores.sampled_logits, probabilities)
+    table["largest_logit"] = np.quantile(scores.largest_logit, probabilities)
+    return table
 
 
 def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
@@ -292,7 +271,7 @@ def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.G
     values = []
     for _ in range(NULL_REPETITIONS):
         correct = generator.random(len(confidence)) < confidence
-        values.append(expected_calibration_error(reliability(confidence, correct, bins)))
+        values.append(results.expected_calibration_error(reliability(confidence, correct, bins)))
     return float(np.mean(values))
 
 
@@ -309,17 +288,13 @@ def calibrate(
     correct, confidence = scores.columns["correct"], scores.confidence
     test, fitted = tempering.of_test(), tempering.temperature
     bins, correct_in_test = equal_mass_bins(confidence), correct[tempering.n_dev :]
-    test_bins = {
-        t: reliability(conf, correct_in_test, equal_mass_bins(conf))
-        for t, (_, conf) in test.items()
-    }
-    tables = [
-        reliability(confidence, correct, bins),
-        reliability(confidence, correct, equal_width_bins(confidence)),
-        test_bins[1.0],
-        test_bins[fitted],
-    ]
-    named = [t.assign(binning=name) for name, t in zip(BINNINGS, tables, strict=True)]
+    test_bins = {}
+    for t, (_, in_test) in test.items():
+        test_bins[t] = reliability(in_test, correct_in_test, equal_mass_bins(in_test))
+    tables = [reliability(confidence, correct, bins)]
+    tables += [reliability(confidence, correct, equal_width_bins(confidence))]
+    tables += [test_bins[1.0], test_bins[fitted]]
+    named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
     nll = {t: -float(log.mean()) for t, (log, _) in test.items()}
     measures = {
         "ece_null": null_ece(confidence, bins, generator),
@@ -327,7 +302,7 @@ def calibrate(
         "nll_test_tempered": nll[fitted],
     }
     temperatures = pd.DataFrame(
-        {"temperature": t, "nll": nll[t], "ece": expected_calibration_error(test_bins[t])}
+        {"temperature": t, "nll": nll[t], "ece": results.expected_calibration_error(test_bins[t])}
         for t in sorted(nll)
     )
     return measures, pd.concat(named, ignore_index=True), temperatures
@@ -342,7 +317,7 @@ class Measurement:
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
-    raw: dict[str, pd.DataFrame] = field(default_factory=lambda: dict.fromkeys(RAW, pd.DataFrame()))
+    raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What measures are computed from, and a result's files hold: see `lib.results`."""
     suite_hash: str | None = None
     """Which suite was asked; None when none was."""
@@ -366,10 +341,9 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     if not run.finished:
         raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
     result, config, corpus = Measurement(), run.config, run.corpus
-    trace, curve = to_single_precision(run.trace), to_single_precision(run.curve)
-    result.raw |= {"trace": trace, "curve": curve}
-    if config.evaluation.tasks:
-        result.raw[STOCK] = pd.DataFrame()
+    trace, curve = results.to_single_precision(run.trace), results.to_single_precision(run.curve)
+    names = [*results.RAW, *([results.STOCK] if config.evaluation.tasks else [])]
+    result.raw = dict.fromkeys(names, pd.DataFrame()) | {"trace": trace, "curve": curve}
     if "skipped" in trace and trace["skipped"].any():
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
@@ -387,11 +361,8 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
         return result
 
-    model, batch_size, block_size = (
-        run.model,
-        run.machine.evaluation_batch_size,
-        config.model.block_size,
-    )
+    model, block_size = run.model, config.model.block_size
+    batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
         tempering = Tempering(corpus.dev_length - 1)
         scores = score(model, corpus.heldout, batch_size, tempering)
@@ -399,13 +370,12 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         result.tables["lengths"] = length_table(result.raw["positions"])
     with result.timed("calibration"):
         generator = np.random.default_rng([run.provenance.seed, 0])
-        calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
-            scores, tempering, generator
-        )
+        calibrated = calibrate(scores, tempering, generator)
+        calibration, result.raw["bins"], result.tables["temperatures"] = calibrated
         columns = dict(scores.columns)
         if corpus.unit == "tokens":
             columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
-        result.raw["windows"] = window_table(columns, tempering.n_dev, block_size)
+        result.raw["windows"] = results.window_table(columns, tempering.n_dev, block_size)
     with result.timed("diagnostics"):
         result.tables["token_classes"] = norm_by_token_class(
             corpus, corpus.heldout[:-1], scores.columns["embedding_norm"]
@@ -415,7 +385,7 @@ def measure(run: Trainer, suites: Path) -> Measurement:
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
     ask_tasks(result, run, suites)
-    result.measures |= measures_of(result.raw) | calibration
+    result.measures |= results.measures_of(result.raw) | calibration
     return result
 
 
@@ -428,9 +398,9 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
     if not has_harness():
         result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
+    if any(wanted.values()):
+        from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
     if wanted["task suite"]:
-        from lib.train.lm_eval import evaluate_suite  # imports the harness
-
         with result.timed("suite"):
             items, block_size = evaluation.items_per_task, run.config.model.block_size
             folder, suite = prepare_suite(run.corpus, items, block_size, suites)
@@ -440,27 +410,27 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
     if wanted["stock tasks"]:
-        from lib.train.lm_eval import evaluate_tasks
-
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
-            result.tables["stock_tasks"], result.raw[STOCK] = tables
+            result.tables["stock_tasks"], result.raw[results.STOCK] = tables
 
 
-def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> RunResult:
+def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> results.RunResult:
     """Write a run's raw files, and then, last, its result; return the result."""
     seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)
-    paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
-    executed = Execution(from_checkpoint=run.from_checkpoint, **execution_environment(run.machine))
-    result = RunResult(
-        **identity_fields(study, arm, seed),
+    paths = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
+    environment = execution_environment(run.machine)
+    executed = results.Execution(from_checkpoint=run.from_checkpoint, **environment)
+    origin = results.Origin(trained=run.provenance, executed=executed)
+    result = results.RunResult(
+        **results.identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
         suite_hash=measured.suite_hash,
         status="completed" if run.diverged_at is None else "diverged",
         diverged_at=run.diverged_at,
         resumed_at=run.resumed_at,
-        stretches=[Stretch.model_validate(stretch) for stretch in run.stretches],
+        stretches=[results.Stretch.model_validate(stretch) for stretch in run.stretches],
         steps=run.step,
         tokens=run.rows[-1]["tokens"],
         parameters=count_parameters(run.model),
@@ -468,12 +438,12 @@ def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) ->
         batches=run.batches,
         final_weights=weights_digest(run.model, all_weights=True),
         measures=nan_to_none(measured.measures),
-        tables={name: json_rows(table) for name, table in measured.tables.items()},
+        tables={name: results.json_rows(table) for name, table in measured.tables.items()},
         references=references(run.corpus, arm.config.model.block_size),
         throughput=measured.throughput,
         seconds=measured.seconds,
         files={path.name: sha256(path) for path in paths},
-        provenance=Origin(trained=run.provenance, executed=executed).model_dump(mode="json"),
+        provenance=origin.model_dump(mode="json"),
     )
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return result

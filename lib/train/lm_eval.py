@@ -113,11 +113,10 @@ class CharacterLM(LM):  # type: ignore[misc]
         or longer than `block_size`.
         """
         # Questions of one task, which stand together, share their solved examples.
-        return [
-            score
-            for _, task in groupby(requests, key=lambda request: request.task_name)
-            for score in score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
-        ]
+        scores = list[tuple[float, bool]]()
+        for _, task in groupby(requests, key=lambda request: request.task_name):
+            scores += score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
+        return scores
 
     def _pair(self, request: Instance) -> Pair:
         context, choice = self.encode(*request.args)
@@ -249,8 +248,8 @@ def evaluate_tasks(
 
     The first table has a row per task, group and metric: task, shots, metric, filter, value,
     stderr, n (questions), task_version, and truncated (the share of a task's questions that were
-    asked after a shortened context). `all tasks` is the mean of the tasks' accuracies, each
-    counting the same. The second is as `SuiteResult.items`, for each task that has an accuracy.
+    asked after a shortened context). The second is as that of
+    `evaluate_suite`, for each task that has an accuracy.
     """
     tables, items = [], []
     for number in (*config.shots,) or (None,):
@@ -261,14 +260,12 @@ def evaluate_tasks(
             task.set_fewshot_seed(_SEED)
         with quiet():
             results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=_DRAWS)
-        table = pd.DataFrame(_rows(results, list(tasks["tasks"])))
+        table = pd.DataFrame(_rows(results))
         shortened = Counter(task for task, _ in adapter.overflows)
         tables.append(table.assign(truncated=table["task"].map(shortened) / table["n"]))
-        items += [
-            _item_table(name, shots[name], results["samples"][name])
-            for name, task in tasks["tasks"].items()
-            if _is_judged(task)
-        ]
+        for name, task in tasks["tasks"].items():
+            if _is_judged(task):
+                items.append(_item_table(name, shots[name], results["samples"][name]))
     answers = pd.concat(items).drop_duplicates(ignore_index=True) if items else pd.DataFrame()
     return pd.concat(tables, ignore_index=True), answers
 
@@ -284,7 +281,7 @@ def _is_judged(task: Any) -> bool:
     return task.OUTPUT_TYPE in OUTPUT_TYPES and task.aggregation().get("acc") is mean
 
 
-def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
+def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for name, measures in results["results"].items():
         for key, value in measures.items():
@@ -304,12 +301,6 @@ def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
                     "task_version": str(results["versions"].get(name)),
                 }
             )
-    accuracies = [row for row in rows if row["metric"] == "acc" and row["task"] in tasks]
-    if len(accuracies) > 1:
-        mean = sum(row["value"] for row in accuracies) / len(accuracies)
-        shots = {row["shots"] for row in accuracies}
-        common = shots.pop() if len(shots) == 1 else None
-        rows.append({"task": "all tasks", "shots": common, "metric": "acc", "value": mean})
     return rows
 
 

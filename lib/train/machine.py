@@ -6,7 +6,6 @@ import platform
 import resource
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -77,7 +76,7 @@ def prepare(config: RunConfig) -> Machine:
                 "false"
             ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    devices = max(1, count_devices(device)) if device == "cuda" else 1
+    devices = max(1, torch.cuda.device_count()) if device == "cuda" else 1
     fitting = [n for n in range(1, devices + 1) if batch_size % (n * least) == 0]
     processes = settings.processes or max(fitting)
     share = batch_size // processes
@@ -132,19 +131,13 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
     return {"measuring_digest": measure_key(), **git_state(), **facts}
 
 
-def count_devices(kind: str) -> int:
-    """Count the processes that find a device of their own: GPUs, or on a CPU cores."""
-    return torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
-
-
 def require_devices(machine: Machine) -> None:
-    """Raise ConfigError for more processes than there are devices."""
-    devices = count_devices(machine.device)
+    """Raise ConfigError for more processes than there are GPUs, or on a CPU cores."""
+    devices = torch.cuda.device_count() if machine.device == "cuda" else os.cpu_count() or 1
     if machine.processes > devices:
         raise ConfigError(
-            f"machine.processes: {machine.processes} is more than the {devices} "
-            f"{'cores' if machine.device == 'cpu' else 'devices'} of this machine; use auto or at "
-            f"most {devices}"
+            f"machine.processes: {machine.processes} is more than the {devices} devices of this "
+            f"machine; use auto or at most {devices}"
         )
 
 
@@ -170,11 +163,9 @@ def peak_memory(device: str) -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
 
 
-def autocast(precision: str, device: str) -> AbstractContextManager[object]:
+def autocast(precision: str, device: str) -> torch.autocast:
     """Return the context in which the forward pass runs at this precision."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device, dtype=DTYPES[precision])
+    return torch.autocast(device, dtype=DTYPES[precision], enabled=precision != "fp32")
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:

@@ -252,13 +252,14 @@ class GPT(nn.Module):
         self, config: ModelConfig, vocab_size: int, generator: torch.Generator | None
     ) -> None:
         super().__init__()
-        with torch.device("meta"):  # no values yet, so torch's global generator is not touched
+        # What layers draw for themselves, from torch's global generator, is not kept.
+        device = "meta" if generator is None else "cpu"
+        with torch.random.fork_rng(devices=[]), torch.device(device):
             self.transformer = Transformer(config, vocab_size)
             if not config.tied:  # drawn last, so all other weights are those of a tied model
                 self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.config = config
         if generator is not None:
-            self.to_empty(device="cpu")
             self._initialise(generator)
         self.eval()
 
@@ -386,17 +387,14 @@ def optimizer_groups(
     """Split the parameters into AdamW's groups: weight matrices inside blocks decay; embeddings,
     norm gains and biases do not. `ratio` is what a step multiplies a group's learning rate by;
     other than 1, token and position embeddings are a group of their own."""
-    matrices, rest, embeddings = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
+    matrices: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "ratio": 1.0}
+    rest: dict[str, Any] = {"params": [], "weight_decay": 0.0, "ratio": 1.0}
+    embeddings: dict[str, Any] = {"params": [], "weight_decay": 0.0, "ratio": embedding_ratio}
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and name.startswith("transformer.h."):
-            matrices.append(parameter)
+            matrices["params"].append(parameter)
         elif embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe")):
-            embeddings.append(parameter)
+            embeddings["params"].append(parameter)
         else:
-            rest.append(parameter)
-    groups = [(matrices, weight_decay, 1.0), (rest, 0.0, 1.0), (embeddings, 0.0, embedding_ratio)]
-    return [
-        {"params": parameters, "weight_decay": decay, "ratio": ratio}
-        for parameters, decay, ratio in groups
-        if parameters
-    ]
+            rest["params"].append(parameter)
+    return [group for group in (matrices, rest, embeddings) if group["params"]]

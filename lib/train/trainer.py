@@ -6,11 +6,14 @@ the evaluation cadence changes what is trained on.
 """
 
 import hashlib
+import inspect
 import math
+import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -31,26 +34,21 @@ from lib.config.plan import read_plan
 from lib.config.schema import ModelConfig, RunConfig, TrainingConfig
 from lib.config.study import Arm, Study
 from lib.config.yaml import ConfigError
-from lib.data.text import Corpus, sample_batch
+from lib.data.text import Corpus, load_corpus, sample_batch
 from lib.results import Provenance
-from lib.train import checkpoint, machine
+from lib.train import checkpoint, distributed, machine
 from lib.train.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
+from lib.train.distributed import Report, Row, main_process_first
 from lib.train.machine import random_stream
 from lib.train.model import GPT, optimizer_groups, weights_digest
 
-COLUMNS = (
-    *("step", "loss", "learning_rate", "grad_norm", "tokens"),
-    *("second_moment_mean", "second_moment_max", "seconds"),
-)
+PROVENANCE = "provenance.json"
+"""In a run's folder, from before the first step on."""
 READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""
 OVERFLOWS = 20
 """Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
 divergence."""
-Row = dict[Any, Any]
-Report = Callable[[Row, Row | None], None]
-"""Called for every step, some steps at a time, with its row of the trace and, where the dev curve
-has a point there, that point: for a log or a curve that grows while it trains."""
 
 
 def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
@@ -117,18 +115,27 @@ def train(
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
         run.from_checkpoint = run.finished
-        write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
+        write_json(folder / PROVENANCE, run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
-            from lib.train.distributed import launch
-
             machine.require_devices(run.machine)
-            launch(config, run.machine, run.provenance, folder, report)
+            distributed.launch(config.model_copy(update={"machine": run.machine}), folder, report)
             run.load()
         run.training_loop(report)
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
     return run
+
+
+class AdamW(torch.optim.AdamW):
+    """PyTorch's own, without the wrappers by which it imports the compiler, a second of every run;
+    the step itself is never compiled."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
 
 
 class Trainer:
@@ -168,7 +175,7 @@ class Trainer:
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         ratio = training.embedding_learning_rate_ratio
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             optimizer_groups(self.model, training.weight_decay, ratio),
             lr=training.learning_rate,
             betas=(training.beta1, training.beta2),
@@ -218,12 +225,11 @@ class Trainer:
 
     @property
     def trace(self) -> pd.DataFrame:
-        """A row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
-        over all parameters, before clipping), tokens (so far), second_moment_mean and
-        second_moment_max (AdamW's v over all parameters), seconds (of that step alone); with fp16
-        also skipped (whether the update overflowed, and then there is no grad_norm)."""
-        skipped = ["skipped"] if self.scaler.is_enabled() else []
-        return pd.DataFrame(self.rows, columns=[*COLUMNS, *skipped])
+        """A row per step: step (1 …), learning_rate, tokens (so far), seconds (of that step alone),
+        loss (nats, before that update), grad_norm (L2 over all parameters, before clipping),
+        second_moment_mean and second_moment_max (AdamW's v over all parameters); with fp16 also
+        skipped (whether the update overflowed, and then there is no grad_norm)."""
+        return pd.DataFrame(self.rows)
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -458,12 +464,20 @@ def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
             signal.signal(signal.SIGINT, usual)
 
 
-@contextmanager
-def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Let the first process of a group pass, and the others when it is done."""
-    rank = dist.get_rank(group) if group else 0
-    if rank:
-        dist.barrier(group)
-    yield
-    if group and not rank:
-        dist.barrier(group)
+def main(folder: Path, config: RunConfig) -> None:
+    """Train a run that `train` began, in this process of several. The first of them writes."""
+    rank, on_gpus = int(os.environ["LOCAL_RANK"]), config.machine.device == "cuda"
+    if on_gpus:
+        torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
+    dist.init_process_group("nccl" if on_gpus else "gloo", timeout=distributed.LOADING_TIMEOUT)
+    with main_process_first(dist.group.WORLD):  # what it has verified the others need not read
+        corpus = load_corpus(config.corpus)
+    provenance = Provenance.model_validate_json((folder / PROVENANCE).read_bytes())
+    group = dist.new_group(timeout=distributed.TIMEOUT)
+    run = Trainer(config, corpus, provenance, folder, group)
+    run.training_loop(distributed.tell if rank == 0 else lambda *_: None)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), RunConfig.model_validate_json(sys.argv[2]))

@@ -93,7 +93,7 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
             killed.append((time.monotonic(), workers))
             next(p for p in workers if rank_of(p) == "1").kill()
 
-    lost = pytest.raises(distributed.LostProcessError, match="process 1 ended with status -9; a re")
+    lost = pytest.raises(distributed.LostProcessError, match="a process ended early; a rerun")
     with lost:
         train(TWO, corpus, 0, tmp_path / "killed", kill_the_second)
     ((then, workers),) = killed

@@ -121,15 +121,15 @@ def test_auto_settles_what_the_device_can_take(
     assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
 
 
-@pytest.mark.parametrize(("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices")])
+@pytest.mark.parametrize(("device", "devices"), [("cpu", 3), ("cuda", 2)])
 def test_more_processes_than_devices_are_refused(
-    monkeypatch: pytest.MonkeyPatch, device: str, devices: str
+    monkeypatch: pytest.MonkeyPatch, device: str, devices: int
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     require_devices(machine_on(device, 1))
     with pytest.raises(
-        ConfigError, match=rf"machine\.processes: 4 is more than {devices}.* use au"
+        ConfigError, match=rf"machine\.processes: 4 is more than the {devices} .* use au"
     ):
         require_devices(machine_on(device, 4))
 

@@ -4,19 +4,15 @@ forward pass of its own."""
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lib.config.io import run_folder
-from lib.config.schema import EvaluationConfig
 from lib.config.study import Study
-from lib.config.yaml import ConfigError
 from lib.results import read_raw
 from lib.train import lm_eval as harness
 from lib.train.checkpoint import read_finished
-from lib.train.lm_eval import require_tasks
 from tests.train.samples import direct, finished_study
 
 pytestmark = pytest.mark.slow
@@ -101,16 +97,3 @@ def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Stu
             assert result.measures["own_sciq.acc"] == pytest.approx(accuracy)
             assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
             assert result.files["stock_items.parquet"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (ASKED | {"tasks": ["own_scig"]}, "evaluation.tasks: 'own_scig' is unknown; did you mean"),
-    ],
-)
-def test_a_folder_or_task_that_is_not_there_is_told(asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        require_tasks(EvaluationConfig.model_validate(asked))
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
