@@ -88,8 +88,8 @@ def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
     standard deviation, one table per measure of the comparison. NaN where either run diverged."""
     pairs, tables = own_baselines(runs).items(), []
     for name in available_measures(measures_in("comparison"), runs):
-        values = runs.pivot(index="arm", columns="seed", values=name)
-        deltas = pd.DataFrame({arm: values.loc[arm] - values.loc[base] for arm, base in pairs}).T
+        values = runs.pivot(index="seed", columns="arm", values=name)
+        deltas = pd.DataFrame({arm: values[arm] - values[base] for arm, base in pairs}).T
         deltas.columns = [f"seed {seed}" for seed in deltas.columns]
         deltas = deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1))
         deltas = deltas.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()

@@ -60,48 +60,35 @@ def rendered(paper: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("holding", "flipped"),
+    ("subject", "holds", "flipped"),
     [
-        ("long_run.cost supported", "long_run.cost refuted"),
-        ("long_run.cost supported", "long_run.cost undecided"),
-        ("long_run.equal undecided", "long_run.equal supported"),
-        ("long_run.equal higher", "long_run.equal lower"),  # what its interval says
-        ('long_run["warm-up"] refuted', 'long_run["warm-up"] supported'),
-        ('results["long-run"].cost supported', 'results["long-run"].cost refuted'),
-        ('contrast("long-run", "layernorm") higher', 'contrast("long-run", "layernorm") lower'),
-        (
-            'contrast("long-run", "layernorm - scale") lower',
-            'contrast("long-run", "layernorm - scale") undecided',
-        ),
-        ('contrast("long-run", "scale") undecided', 'contrast("long-run", "scale") higher'),
-        (
-            'contrast("long-run", "scale", "perplexity") undecided',
-            'contrast("long-run", "scale", "perplexity") lower',
-        ),
-        (
-            'contrast("long-run", "layernorm") within 0.031',
-            'contrast("long-run", "layernorm") within 0.03',
-        ),
-        (
-            'contrast("long-run", "layernorm - scale") within 0.06',
-            'contrast("long-run", "layernorm - scale") within 0.05',
-        ),
-        (
-            "long_run.arms.none.loss.mean < long_run.arms.layernorm.loss.mean",
-            "long_run.arms.none.loss.mean > long_run.arms.layernorm.loss.mean",
-        ),
-        ("long_run.design.training.iterations == 300", "findings.rates.best == 0.002"),
+        ("long_run.cost", "supported", "refuted"),
+        ("long_run.cost", "supported", "undecided"),
+        ("long_run.equal", "undecided", "supported"),
+        ("long_run.equal", "higher", "lower"),  # what its interval says
+        ('long_run["warm-up"]', "refuted", "supported"),
+        ('results["long-run"].cost', "supported", "refuted"),
+        ('contrast("long-run", "layernorm")', "higher", "lower"),
+        ('contrast("long-run", "layernorm - scale")', "lower", "undecided"),
+        ('contrast("long-run", "scale")', "undecided", "higher"),
+        ('contrast("long-run", "scale", "perplexity")', "undecided", "lower"),
+        ('contrast("long-run", "layernorm")', "within 0.031", "within 0.03"),
+        ('contrast("long-run", "layernorm - scale")', "within 0.06", "within 0.05"),
+        ("long_run.arms.none.loss.mean", "< long_run.arms.layernorm.loss.mean", "> 1.7"),
+        ("long_run.design.training.iterations", "== 300", "== 301"),
+        ("findings.rates.best", "== 0.003", "== 0.002"),
     ],
 )
 def test_a_claim_that_holds_no_longer_stops_the_build_with_its_sentence(
-    paper: Path, holding: str, flipped: str
+    paper: Path, subject: str, holds: str, flipped: str
 ) -> None:
     text = "First.\n\n<!-- holds: {} -->\nThe layer costs.\nMore of it.\n"
+    holding, turned = f"{subject} {holds}", f"{subject} {flipped}"
     assert rendered(paper, text.format(holding)) == "First.\n\nThe layer costs.\nMore of it.\n"
     with pytest.raises(TextError) as error:
-        rendered(paper, text.format(f"{holding};\n  {flipped}"))
+        rendered(paper, text.format(f"{holding};\n  {turned}"))
     assert str(error.value).startswith("paper.md, line 4: ")
-    assert flipped in str(error.value)
+    assert turned in str(error.value)
     assert str(error.value).endswith("Rewrite: The layer costs.")
 
 

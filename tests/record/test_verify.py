@@ -1,8 +1,10 @@
 """Verify finds an honest record as it was published, and names what was changed in it, whatever it
 is and however carefully the files around it were made to fit."""
 
+import functools
 import hashlib
 import json
+import operator
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,10 @@ from tests.record.conftest import run_tiny
 pytestmark = pytest.mark.slow
 
 
+PRINTED = ("cells", 0, "outputs", 0, "data", "application/json")
+"""Where a notebook of a run prints its result."""
+
+
 class Forger:
     """A copy of the recorded study, in a paper of its own, to be changed."""
 
@@ -31,20 +37,23 @@ class Forger:
     def runs(self) -> list[Path]:
         return sorted(self.raw.glob("*/seed-*/result.json"))
 
-    def edit_json(self, path: Path, change: Callable[[Any], Any]) -> None:
-        content = read_json(path)
-        change(content)
-        write_json(path, content, indent=1 if path.name == "result.json" else None)
+    def edit(self, path: Path, change: Callable[[Any], Any], *place: Any) -> None:
+        """Change what stands at a place in a file of JSON or YAML."""
+        is_json = path.suffix != ".yaml"
+        content = read_json(path) if is_json else yaml.safe_load(path.read_text("utf-8"))
+        *outer, last = place
+        inner = functools.reduce(operator.getitem, outer, content)
+        inner[last] = change(inner[last])
+        if is_json:
+            write_json(path, content, indent=1 if path.name == "result.json" else None)
+        else:
+            path.write_text(yaml.safe_dump(content), "utf-8")
 
-    def edit_result(self, path: Path, change: Callable[[Any], Any]) -> None:
+    def edit_result(self, path: Path, change: Callable[[Any], Any], *place: Any) -> None:
         """Change a result, and what its notebook prints of it."""
-        self.edit_json(path, change)
+        self.edit(path, change, *place)
         run = read_json(path)
-
-        def show(notebook: Any) -> None:
-            notebook["cells"][0]["outputs"][0]["data"]["application/json"] = attested(run)
-
-        self.edit_json(self.record.run_notebook(run), show)
+        self.edit(self.record.run_notebook(run), lambda _: attested(run), *PRINTED)
 
     def finish(self, sums: bool = True) -> None:
         """Pack the raw tables, and sum all files up as the archive does."""
@@ -69,7 +78,7 @@ def raw(forger: Forger) -> None:
     windows = pd.read_parquet(path.parent / "windows.parquet")
     file = write_raw(path.parent, "windows", windows.assign(nll=windows["nll"] * 0.9))
     found = hashlib.sha256(file.read_bytes()).hexdigest()
-    forger.edit_result(path, lambda run: run["files"].update({file.name: found}))
+    forger.edit_result(path, lambda _: found, "files", file.name)
 
 
 def raw_alone(forger: Forger) -> None:
@@ -78,67 +87,48 @@ def raw_alone(forger: Forger) -> None:
 
 
 def measure(forger: Forger) -> None:
-    forger.edit_result(forger.runs()[0], lambda run: run["measures"].update(loss=1.5))
+    forger.edit_result(forger.runs()[0], lambda _: 1.5, "measures", "loss")
+
+
+def printed(forger: Forger) -> None:
+    notebook = forger.record.run_notebook(read_json(forger.runs()[0]))
+    forger.edit(notebook, lambda _: 1.5, *PRINTED, "measures", "loss")
 
 
 def contrast(forger: Forger) -> None:
-    def change(verdict: Any) -> None:
-        verdict["contrasts"][0]["mean_delta"] += 1e-6
-
-    forger.edit_json(forger.record.verdict_file, change)
+    forger.edit(forger.record.verdict_file, lambda x: x + 1e-6, "contrasts", 0, "mean_delta")
 
 
 def answer(forger: Forger) -> None:
-    def change(verdict: Any) -> None:
-        verdict["answers"]["cost"]["answer"] = "refuted"
-
-    forger.edit_json(forger.record.verdict_file, change)
+    forger.edit(forger.record.verdict_file, lambda _: "refuted", "answers", "cost", "answer")
 
 
 def summary(forger: Forger) -> None:
-    def change(results: Any) -> None:
-        results["summary"]["none"]["loss"]["mean"] -= 0.1
+    place = ("summary", "none", "loss", "mean")
+    forger.edit(forger.record.results_file, lambda x: x - 0.1, *place)
 
-    forger.edit_json(forger.record.results_file, change)
+
+def plan(forger: Forger) -> None:
+    place = ("smallest_effect_of_interest", "loss")
+    forger.edit(forger.record.folder / "plan.yaml", lambda _: 0.3, *place)
+
+
+def parameters(forger: Forger) -> None:
+    place = ("training", "learning_rate")
+    forger.edit(forger.record.folder / "parameters.yaml", lambda _: 2e-3, *place)
 
 
 def seed(forger: Forger) -> None:
     """Give runs of one seed the name of another, in both arms."""
     of_seed = {run["seed"]: run for run in map(read_json, forger.runs())}
     first, second, *_ = of_seed
-
-    def change(run: Any) -> None:
-        run["batches"] = of_seed[first]["batches"]
-
     for path in forger.runs():
         if path.parent.name == f"seed-{second}":
-            forger.edit_result(path, change)
-
-
-def plan(forger: Forger) -> None:
-    path = forger.record.folder / "plan.yaml"
-    content = yaml.safe_load(path.read_text("utf-8"))
-    content["smallest_effect_of_interest"]["loss"] = 0.3
-    path.write_text(yaml.safe_dump(content), "utf-8")
-
-
-def parameters(forger: Forger) -> None:
-    path = forger.record.folder / "parameters.yaml"
-    content = yaml.safe_load(path.read_text("utf-8"))
-    content["training"]["learning_rate"] = 2e-3
-    path.write_text(yaml.safe_dump(content), "utf-8")
+            forger.edit_result(path, lambda _: of_seed[first]["batches"], "batches")
 
 
 def figure(forger: Forger) -> None:
     (forger.record.figures / "loss.png").write_bytes(b"another")
-
-
-def printed(forger: Forger) -> None:
-    def change(notebook: Any) -> None:
-        shown = notebook["cells"][0]["outputs"][0]["data"]["application/json"]
-        shown["measures"]["loss"] = 1.5
-
-    forger.edit_json(forger.record.run_notebook(read_json(forger.runs()[0])), change)
 
 
 def vanished(forger: Forger) -> None:
