@@ -118,6 +118,12 @@ class Family(Section):
     flips, which for runs that are stable or not is McNemar's exact test."""
 
 
+class Deviation(Section):
+    date: str
+    what: Text
+    why: Text
+
+
 class Frozen(Section):
     """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it; one changed by
     hand makes another plan, with other seeds."""
@@ -164,8 +170,7 @@ class Plan(Section):
     procedures: dict[str, Text] = Field(default_factory=dict)
     """Whatever else is fixed in words: what is left out, how what is not fixed yet will be chosen,
     what changed from an earlier plan."""
-    deviations: list[dict[str, Text]] = Field(default_factory=list)
-    """What was done otherwise: date, what and why of each."""
+    deviations: list[Deviation] = Field(default_factory=list)
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""
     _hash: str = PrivateAttr("")
