@@ -25,15 +25,11 @@ _FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 
 
-class InexpressibleError(UserError):
-    """A model that is no GPT-2; the message says why."""
-
-
 def export(name: str, folder: Path) -> None:
     """Write the model of a run, named as STUDY/ARM/SEED, to a folder that does not exist yet.
 
-    Raises ConfigError for a name or a folder that will not do, InexpressibleError for a model that
-    is no GPT-2, and UnfinishedError for a run that diverged or has no weights.
+    Raises ConfigError for a name or a folder that will not do, UserError for a model that is no
+    GPT-2, and UnfinishedError for a run that diverged or has no weights.
     """
     study, arm, seed = [*name.split("/"), "", ""][:3]
     if not seed.isdecimal() or name.count("/") != 2:
@@ -64,13 +60,13 @@ def export(name: str, folder: Path) -> None:
 def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[str, Any]:
     """Write a model's `config.json`; `end` is the id that ends a document.
 
-    Raises InexpressibleError for a model that is no GPT-2, with what it would have to be.
+    Raises UserError for a model that is no GPT-2, with what it would have to be.
     """
     differing = [name for name in _FIXED if getattr(config, name) != getattr(_GPT2, name)]
     if differing:
-        raise InexpressibleError(f"it is no GPT-2, which has another {', '.join(differing)}")
+        raise UserError(f"it is no GPT-2, which has another {', '.join(differing)}")
     if config.embedding_norm not in _LINEAR:
-        raise InexpressibleError(
+        raise UserError(
             f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
             f"weights of it act like one; only {', '.join(_LINEAR)} can be exported"
         )

@@ -313,14 +313,13 @@ def _load(config: EvaluationConfig) -> dict[str, Any]:
             raise ConfigError(f"evaluation.tasks: {suggest(name, tasks).partition('; there')[0]}")
     try:
         with quiet():
-            loaded = dict(manager.load([task for name in names for task in _tasks(manager, name)]))
+            return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
     except Exception as error:  # whatever a task's code and its host raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
             f"evaluation.tasks: {', '.join(names)} cannot be had: {reason}; download their data "
             "once where there is a network, or leave them out"
         ) from None
-    return loaded
 
 
 def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:

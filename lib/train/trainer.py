@@ -63,12 +63,11 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
             f"arm {arm.id} is trained by other code than that at hand, of commit "
             f"{commit[:12]}: ./run_all.sh params/{study.name}.yaml trains it by its own"
         )
-    plan = read_plan(study.plan) if study.plan else None
     return Provenance(
         study=study.name,
         arm=arm.id,
         seed=seed,
-        plan=plan.hash if plan else None,
+        plan=read_plan(study.plan).hash if study.plan else None,
         training_digest=train_key(),
         corpus_sha256=corpus.sha256,
         tokenizer_sha256=corpus.tokenizer.sha256,

@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from lib.config.io import run_folder, write_json
-from lib.config.yaml import ConfigError
+from lib.config.yaml import ConfigError, UserError
 from lib.data.text import Corpus
 from lib.train.checkpoint import UnfinishedError, read_finished
-from lib.train.hugging_face import InexpressibleError, config_json, export, named_weights
+from lib.train.hugging_face import config_json, export, named_weights
 from lib.train.model import GPT, KVCache
 from tests.conftest import TINY
 from tests.train.samples import NANOCHAT, finished_study, make_model, nanochat
@@ -103,7 +103,7 @@ def test_nanochats_logits_gradients_and_cache_are_ours(
 def test_what_is_no_gpt2_is_refused_with_the_reason(
     fields: dict[str, object], reason: str, corpus: Corpus
 ) -> None:
-    with pytest.raises(InexpressibleError, match=reason):
+    with pytest.raises(UserError, match=reason):
         config_json(make_model(corpus, **fields).config, corpus.vocab_size, None)
 
 

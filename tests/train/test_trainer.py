@@ -1,6 +1,8 @@
 import math
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lib.config.io import ROOT
 from lib.config.schema import RunConfig, TrainingConfig
 from lib.config.yaml import UserError
 from lib.data.text import Corpus, sample_batch
@@ -191,6 +194,19 @@ def test_activations_computed_again_leave_every_gradient_as_it_is(
     again = train(change(tiny, "machine", activation_checkpointing=True), corpus, 0, tmp_path)
     assert weights_digest(again.model) == weights_digest(undisturbed.model)
     np.testing.assert_equal(without_seconds(again), without_seconds(undisturbed))
+
+
+@pytest.mark.slow
+def test_training_imports_no_compiler(tmp_path: Path) -> None:
+    """It takes a second, of every run."""
+    code = (
+        "import sys, pathlib, tests.conftest as shared, tests.train.samples as samples\n"
+        "config = shared.RunConfig.model_validate(shared.TINY)\n"
+        "corpus = shared.load_corpus(config.corpus)\n"
+        "samples.train(config, corpus, 0, pathlib.Path(sys.argv[1]))\n"
+        "sys.exit('torch._dynamo' in sys.modules or 'sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.long
