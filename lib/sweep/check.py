@@ -22,14 +22,14 @@ from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import ConfigError, UserError
 from lib.data.suite import INSTALL, has_harness, suite_hash
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
 from lib.stats.runs import tidy
 from lib.sweep.code_arms import resolve
 from lib.train.machine import PEAK_FLOPS, describe, prepare, require_devices
 from lib.train.model import GPT, count_parameters, flops_per_token
-from lib.train.trainer import Trainer, begin
+from lib.train.trainer import Trainer, begin, initial_hashes
 
 UTILISATION = 0.35
 """Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
@@ -87,6 +87,15 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
     corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
     suites = {suite_hash(corpus_of(config.corpus), config, folder) for config in configs}
     return corpora, sorted(filter(None, suites))
+
+
+def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
+    """Return the hashes of a run's initial weights and batches; None where its text is not here."""
+    try:
+        corpus = corpus_of(config.corpus)
+    except CorpusError:
+        return None
+    return initial_hashes(config, corpus, seed, steps)
 
 
 def _require_tasks(study: Study) -> None:

@@ -106,8 +106,6 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile"]
             os.execv(sys.executable, [*command, "-m", marks, *rest])
         case "verify":
-            from lib.sweep.again import verify
-
             return verify(options.studies, options.retrain)
         case "import":
             from lib.sweep.kaggle import import_study
@@ -151,6 +149,28 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             site.main(options.papers)
     return None
+
+
+def verify(studies: list[str], words: list[str]) -> int:
+    """Verify some studies, or all and what is written of them; then train the runs again that
+    `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged."""
+    from lib.publish import findings, paper
+    from lib.record import archive, retrain
+    from lib.record.verify import verify as verify_records
+    from lib.sweep.check import begin_again
+    from lib.sweep.execute import train_again
+
+    named = studies or list(dict.fromkeys(word.partition("/")[0] for word in words if "/" in word))
+    faults = verify_records(
+        archive.require_recorded(named) or archive.recorded_studies(), begin_again
+    )
+    written = [folder for folder in archive.papers_named([]) if (folder / "paper.md").is_file()]
+    for folder in [] if named else written:
+        for fault in (*findings.check(folder), *paper.check(folder)):
+            print(f"error: papers/{folder.name}: {fault}", flush=True)
+            faults += 1
+    status = retrain.retrain(words, studies, train_again) if words else 0
+    return 1 if faults else status
 
 
 def run(words: list[str]) -> int:

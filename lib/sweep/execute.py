@@ -7,6 +7,7 @@ written. What papermill leaves does not tell: after a killed kernel or a timeout
 
 import itertools
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +23,8 @@ from filelock import FileLock, Timeout
 from lib.config.code import git_state
 from lib.config.io import (
     NOTEBOOKS,
+    OUTPUT,
+    PARAMS,
     ROOT,
     RUNS,
     executed_notebook,
@@ -36,7 +39,7 @@ from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.config.yaml import HEADLESS, UserError, exit_status
-from lib.record.archive import slim
+from lib.record.archive import Run, slim
 from lib.sweep.code_arms import execute_at
 
 GPUS = "STUDY_GPUS"
@@ -90,6 +93,20 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         result.unlink(missing_ok=True)
         raise ExecutionError(f"{reason}; see {relative(output)}")
     return result
+
+
+def train_again(study: str, arm: str, seed: int) -> Run:
+    """Execute 02_train for a run, in a folder of its own; return its result. UserError where it
+    fails, with what it said last."""
+    with tempfile.TemporaryDirectory(prefix="again-") as folder:
+        Path(folder, "params").symlink_to(PARAMS)
+        command = [sys.executable, "-m", "lib.sweep.execute", "02_train", study, arm, str(seed)]
+        environment = os.environ | {OUTPUT: folder, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"{study}/{arm}/{seed}: {done.stderr.strip().splitlines()[-1:]}")
+        result: Run = read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
+        return result
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:

@@ -34,8 +34,8 @@ from lib.record.retrain import retrain
 from lib.record.verify import verify_record
 from lib.stats.runs import collect, read_parquet, study_results, tidy
 from lib.stats.verdict import analyse
-from lib.sweep.again import begin as hashes
-from lib.sweep.again import train as train_again
+from lib.sweep.check import begin_again as hashes
+from lib.sweep.execute import train_again
 from lib.sweep.kaggle import import_study, pack
 from lib.train.evaluate import measure, write_result
 from lib.train.trainer import begin, train
