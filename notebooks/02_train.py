@@ -94,10 +94,8 @@ result
 
 # %%
 from lib.stats.tables import readable, result_table
-from lib.train.checkpoint import finished_baseline
 
-baseline = finished_baseline(asked, this, seed)
-result_table(result, baseline and baseline.result)
+result_table(result)
 
 # %%
 from lib.config.preregistration import load_plan, claim_status
@@ -141,19 +139,17 @@ for name in ("token_classes", "lengths", "logits"):
 # %% [markdown]
 # ## What it writes
 # Change prompt, length and temperature, and run this cell again. A low temperature takes what is
-# likely, a high one tries more. The baseline goes on from the same prompt, where its weights are
-# here.
+# likely, a high one tries more.
 
 # %%
 from lib.train.machine import random_stream
 
 prompt, length, temperature = "", 200, 1.0
-for run in [] if trained.diverged_at else filter(None, (trained, baseline)):
-    print("──── the baseline" if run is baseline else "──── this run")
-    start = run.corpus.encode(prompt) if prompt else run.corpus.beginning
+if not trained.diverged_at:
+    start = corpus.encode(prompt) if prompt else corpus.beginning
     stream = random_stream(seed, "sample")
-    written = run.model.generate(start[None], length, stream, temperature)
-    print(run.corpus.decode(written[0]))
+    written = trained.model.generate(start[None], length, stream, temperature)
+    print(corpus.decode(written[0]))
 
 # %% [markdown]
 # Where the time went, in seconds:

@@ -47,21 +47,15 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
     return table.map(text).set_index(table.columns[0])
 
 
-def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.DataFrame:
-    """List a run's measures, a row each; beside them those of its baseline, if there is one. Speeds
-    are of the run alone: its baseline may have run on another machine."""
-    columns = {"this run": result.measures | result.throughput}
-    if baseline is not None:
-        columns[baseline.arm] = baseline.measures
+def result_table(result: RunResult) -> pd.DataFrame:
+    """List a run's measures and speeds, a row each."""
+    values = result.measures | result.throughput
     rows = {
-        MEASURES[name].title: {
-            column: MEASURES[name].text(value)
-            for column, values in columns.items()
-            if (value := values.get(name)) is not None
-        }
+        MEASURES[name].title: MEASURES[name].text(value)
         for name in measures_in("summary")
+        if (value := values.get(name)) is not None
     }
-    return pd.DataFrame.from_dict(rows, orient="index").dropna(how="all").fillna("n/a")
+    return pd.Series(rows, name="this run").to_frame()
 
 
 def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:

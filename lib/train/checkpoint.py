@@ -7,9 +7,7 @@ named, and training goes on from the one before it.
 
 import hashlib
 import io
-import os
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,8 @@ from pydantic import ValidationError
 from lib.config.code import train_key
 from lib.config.io import relative, run_folder, write_bytes
 from lib.config.schema import RunConfig
-from lib.config.study import Arm, Study, load_study
-from lib.config.yaml import HEADLESS, UserError
+from lib.config.study import load_study
+from lib.config.yaml import UserError
 from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance, RunResult
 from lib.train.model import GPT, weights_digest
@@ -74,16 +72,6 @@ class FinishedRun:
     result: RunResult
     corpus: Corpus
     model: GPT
-
-
-def finished_baseline(study: Study, arm: Arm, seed: int) -> FinishedRun | None:
-    """Read back the run of an arm's baseline, where somebody looks on and it has run; None
-    elsewhere, and for the baseline itself."""
-    if os.environ.get(HEADLESS) or arm.baseline == arm.id:
-        return None
-    with suppress(UnfinishedError):
-        return read_finished(study.name, arm.baseline, seed)
-    return None
 
 
 def read_finished(study: str, arm: str, seed: int) -> FinishedRun:

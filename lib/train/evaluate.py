@@ -349,14 +349,14 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
     rate = float(trace["tokens"].iloc[-1]) / float(trace["seconds"].sum())
-    needed = flops_per_token(config.model, corpus.vocab_size, count_parameters(run.model))
-    device_name, precision = run.provenance.machine.device_name, config.training.precision
-    peak = run.machine.processes * peak_flops(device_name, precision, run.machine.device)
     result.throughput = {
         "training_tokens_per_second": rate,
-        "model_flop_utilisation": rate * needed / peak,
         "peak_memory": run.peak_memory / 1e9,
     }
+    if peak := peak_flops(run.provenance.machine.device_name, config.training.precision):
+        needed = flops_per_token(config.model, corpus.vocab_size, count_parameters(run.model))
+        utilisation = rate * needed / (peak * run.machine.processes)
+        result.throughput["model_flop_utilisation"] = utilisation
     if run.diverged_at is not None:
         result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
         return result
