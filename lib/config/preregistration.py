@@ -269,7 +269,8 @@ def _committed_since(file: str) -> str | None:
         commit, name = entry.split()
         with suppress(ConfigError):  # of a draft
             then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
-            since = commit if Plan.content_hash(then) == now else since
+            if Plan.content_hash(then) == now:
+                since = commit
         if since is None:  # the newest says another thing
             break
     return since

@@ -108,7 +108,9 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     suite, train = Suite(corpus.sha256, block_size), corpus.training_text
     if items_per_task == 0 or not train:
         reason = "the text is too long to be searched for what questions share"
-        suite.left_out["all tasks"] = reason if items_per_task else "evaluation.items_per_task is 0"
+        if items_per_task == 0:
+            reason = "evaluation.items_per_task is 0"
+        suite.left_out["all tasks"] = reason
         return suite
     leakage, lexicon = LeakageFilter(train), Lexicon(train)
     dev, test = (_usable_lines(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
