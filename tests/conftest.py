@@ -50,11 +50,7 @@ def pytest_collection_finish() -> None:
 TINY = {
     "corpus": {"source": "synthetic", "fraction": 0.02},
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16},
-    "training": {
-        "iterations": 12,
-        "batch_size": 4,
-        "learning_rate": 1e-3,
-    },
+    "training": {"iterations": 12, "batch_size": 4, "learning_rate": 1e-3},
     "evaluation": {"interval": 4, "dev_windows": 4},
     "machine": {"evaluation_batch_size": 64, "checkpoint_interval": 5},
 }
@@ -156,7 +152,8 @@ class Tree:
         for file in (paper / "studies.yaml", paper.with_name("README.md")):
             shutil.copyfile(ROOT / file, root / file)
         (root / ".venv").symlink_to(environment())
-        self.environment = dict(os.environ)
+        # Compiled once, as an installation is: else each process of a sweep would do it anew.
+        self.environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
 
     def write_study(self, name: str, **content: object) -> None:
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)

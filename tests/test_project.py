@@ -13,7 +13,7 @@ import yaml
 from rattler import MatchSpec
 
 from lib.config.io import ROOT
-from lib.sweep.cli import commands
+from lib.sweep.cli import commands, main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -187,18 +187,10 @@ def test_uv_is_told_what_pip_is_told(checkout: Checkout) -> None:
     told = (
         "install.find-links='/wheels /more'\\n:env:.cert='/ca.pem'\\nglobal.index-url='https://x/'"
     )
-    script = python.read_text("utf-8").replace(
-        "esac",
-        f"*'config list'*) printf \"{told}\\n\";; *'uv pip'*) env >> {checkout.calls};; esac",
-    )
-    python.write_text(script, "utf-8")
-    calls = checkout.run("setup")[2]
-    for line in (
-        "UV_FIND_LINKS=/wheels,/more",
-        "SSL_CERT_FILE=/ca.pem",
-        "UV_DEFAULT_INDEX=https://x/",
-    ):
-        assert line in calls.splitlines()
+    answer = f"*'config list'*) printf \"{told}\\n\";; *'uv pip'*) env >> {checkout.calls};; esac"
+    python.write_text(python.read_text("utf-8").replace("esac", answer), "utf-8")
+    expected = "UV_FIND_LINKS=/wheels,/more SSL_CERT_FILE=/ca.pem UV_DEFAULT_INDEX=https://x/"
+    assert {*expected.split()} <= {*checkout.run("setup")[2].splitlines()}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -215,6 +207,24 @@ def test_help_names_every_command() -> None:
     assert done.returncode == 0
     for word in ("params/NAME.yaml", "--jobs", "--stop-after", *commands()[1], "--help"):
         assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "marks"),
+    [
+        (["--fast"], "not slow and not long and not benchmark"),
+        ([], "not long and not benchmark"),
+        (["--all"], "not benchmark"),
+    ],
+)
+def test_each_tier_leaves_out_the_tests_of_its_marks(
+    words: list[str], marks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("os.execv", lambda _, command: called.extend(command))
+    main(["test", *words, "-x"])
+    assert called[-3:] == ["-m", marks, "-x"]
 
 
 def test_the_published_papers_stay_small() -> None:

@@ -114,8 +114,11 @@ class StudyFigures:
             table = table.assign(label=label, decided=decided, variant="", setting="")
             table = table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
             rows: Rows = {
-                name: (part, partial(effects.forest, measure=name))
-                for name, part in table.groupby("measure", sort=False)
+                measure: (
+                    table[table["measure"] == measure],
+                    partial(effects.forest, measure=measure),
+                )
+                for measure in table["measure"].unique()
             }
             height = 0.45 + 0.16 * max(len(part) for part, _ in rows.values())
             yield self._figure("effects", rows, height=height)

@@ -60,8 +60,6 @@ def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     ratio = statistics.median(y / x for x, y in zip(ours, theirs, strict=True))
     per_token = flops_per_token(config.model, corpus.vocab_size, count_parameters(trainer.model))
     speed, peak = per_token * 16 * 128 / statistics.median(ours), peak_flops(name, "fp32")
-    print(
-        f"\n{statistics.median(ours) * 1000:.0f} ms on {name}: {ratio:.2f} × Hugging Face's speed"
-    )
+    print(f"\n{statistics.median(ours):.3f} s on {name}: {ratio:.2f} × Hugging Face's speed")
     print(f"{speed:.2e} FLOP/s" + (f", {speed / peak:.0%} of the peak" if peak else ""))
     assert ratio >= 1

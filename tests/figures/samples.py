@@ -56,17 +56,9 @@ def series_of(study: Study) -> pd.DataFrame:
     ]
     table = pd.concat(parts, ignore_index=True)
     falling = 4 - 0.1 * table["step"] + 0.1 * table["seed"]
-    columns = ("dev_loss", "loss", "grad_norm", "embedding_norm", "embedding_cosine")
-    values = dict.fromkeys(
-        (
-            *columns,
-            "second_moment_mean",
-            "residual_norm_0",
-            "residual_norm_1",
-            "second_moment_attn",
-        ),
-        falling,
-    )
+    columns = ["dev_loss", "loss", "grad_norm", "embedding_norm", "embedding_cosine"]
+    columns += ["residual_norm_0", "residual_norm_1", "second_moment_mean", "second_moment_attn"]
+    values = dict.fromkeys(columns, falling)
     return table.assign(tokens=64 * table["step"], **values)
 
 
@@ -108,17 +100,11 @@ def analysed(
     return StudyFigures(study, runs_of(study, kept))
 
 
-def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch) -> list[Figure]:
-    """Every figure that applies, drawn, written and shown."""
+def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch, *names: str) -> list[Figure]:
+    """Every figure that applies, or those of these names, drawn, written and shown."""
     shown: list[Figure] = []
     patch.setattr(style, "show", lambda figure: shown.append(figure) or b"PNG")
     for figure in figures.applicable():
-        figure.draw()
+        if not names or figure.name in names:
+            figure.draw()
     return shown
-
-
-def shown_as(name: str, figures: StudyFigures, patch: pytest.MonkeyPatch) -> Figure:
-    shown: list[Figure] = []
-    patch.setattr(style, "show", lambda figure: shown.append(figure) or b"PNG")
-    {figure.name: figure for figure in figures.applicable()}[name].draw()
-    return shown[0]

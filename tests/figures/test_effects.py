@@ -1,12 +1,9 @@
-from collections.abc import Iterator
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lib.figures.effects import (
@@ -20,13 +17,6 @@ from lib.figures.style import VARIANTS
 
 RATE = "training.learning_rate"
 RATES: Any = [1e-3, 1e-2, 1e-1]
-
-
-@pytest.fixture
-def ax() -> Iterator[Axes]:
-    before = dict(mpl.rcParams)
-    yield Figure().add_subplot()
-    assert dict(mpl.rcParams) == before  # no function touches global state
 
 
 def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax: Axes) -> None:

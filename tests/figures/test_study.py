@@ -21,7 +21,6 @@ from tests.figures.samples import (
     ONE_FACTOR,
     analysed,
     drawn,
-    shown_as,
     study_of,
 )
 
@@ -72,7 +71,7 @@ def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
     decays = study_of({"training.weight_decay": [0.1, 1.0, 0.0, 0.3]})
     figures = analysed(decays, tmp_path, monkeypatch, kept={})
     for name, names in (("loss", [0.1, 0, 0.3, 1]), ("comparison", [0.1, 0, 0.3, 1])):
-        axes = shown_as(name, figures, monkeypatch).axes
+        axes = drawn(figures, monkeypatch, name)[0].axes
         labels = [f"weight_decay={level:g}" for level in names]
         if name == "comparison":
             ticks = [label.get_text() for label in axes[0].get_xticklabels()]
@@ -140,7 +139,7 @@ def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_
     for run in figures.results:
         run.measures.update({"accuracy": 0.3, "sciq.acc": 0.25, "piqa.acc": 0.5})
     figures = StudyFigures(study, figures.results)
-    axes = shown_as("comparison", figures, monkeypatch).axes
+    axes = drawn(figures, monkeypatch, "comparison")[0].axes
     labels = [ax.get_ylabel().replace("\n", " ") for ax in axes]
     assert labels == ["sciq accuracy", "validation perplexity", "next-token accuracy"]
     for line in axes[0].lines:

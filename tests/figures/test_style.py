@@ -1,13 +1,11 @@
 import ast
 import itertools
 import re
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import get_args
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +15,6 @@ from PIL import Image
 
 from lib.config.io import ROOT
 from lib.config.schema import EmbeddingNorm, Level
-from lib.figures import style as sheet
 from lib.figures.effects import level_text
 from lib.figures.style import (
     STYLE,
@@ -71,14 +68,6 @@ def test_a_table_without_its_baseline_has_the_looks_of_the_whole_study() -> None
     assert found == {name: looks("abc")[name] for name in "bc"}
     plain = table_looks(pd.DataFrame({"variant": ["b", "c"]}))
     assert plain["b"].colour == "#000000"  # the first of those there are
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
-    figures: list[Figure] = []
-    monkeypatch.setattr(sheet, "show", lambda figure: figures.append(figure) or b"PNG")
-    yield figures
-    plt.close("all")
 
 
 def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:

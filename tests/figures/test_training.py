@@ -1,7 +1,3 @@
-from collections.abc import Iterator
-
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,13 +21,6 @@ from lib.figures.training import (
 )
 from lib.record.archive import Record
 from lib.results import read_raw
-
-
-@pytest.fixture
-def ax() -> Iterator[Axes]:
-    before = dict(mpl.rcParams)
-    yield Figure().add_subplot()
-    assert dict(mpl.rcParams) == before  # no function touches global state
 
 
 @pytest.fixture
@@ -133,16 +122,6 @@ def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.D
     after, before = (line for line in ax.lines if len(line.get_xdata()))
     assert (list(after.get_ydata()), list(before.get_ydata())) == ([1.0, 4.0], [1.0, 1.0])
     assert list(after.get_xdata()) == [0, 1]
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
-    """What a notebook shows."""
-    shown: list[Figure] = []
-    monkeypatch.setattr("lib.figures.training.show", lambda figure, *_: shown.append(figure))
-    yield shown
-    for figure in shown:
-        plt.close(figure)
 
 
 @pytest.mark.slow  # reads the record

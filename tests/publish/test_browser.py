@@ -95,11 +95,8 @@ def test_axe_finds_nothing_serious_and_a_phone_scrolls_only_down(
         folded.evaluate("details => { details.open = true }")
     for width in (1300, 390):
         page.set_viewport_size({"width": width, "height": 800})
-        found = (
-            Axe()
-            .run(page, options={"resultTypes": ["violations"], "preload": False})
-            .response["violations"]
-        )
+        options = {"resultTypes": ["violations"], "preload": False}
+        found = Axe().run(page, options=options).response["violations"]
         serious = [each for each in found if each["impact"] in ("serious", "critical")]
         told = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in serious]
         assert told == [], width

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import zipfile
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -52,14 +53,13 @@ def write(path: Path, *cells: object, **stamp: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A paper with the record of `example`, and a study of which one run has ended."""
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A paper with the record of `example`, and a study of which one run has ended; runs are looked
+    for beside it, and no record but its own."""
     folder = tmp_path_factory.mktemp("site")
     paper = folder / "papers" / "example"
     for name in ("record/example", "results"):
         shutil.copytree(PAPERS / "example" / name, paper / name)
-    results = PAPERS / "example" / "results"
-    assert (results / "example.verdict.json").is_file()
     record = Record("example", paper)
     run = folder / "runs" / "begun" / "none" / "seed-0"
     write(run / "02_train.ipynb", new_markdown_cell("so far"))
@@ -67,25 +67,16 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(done / "02_train.ipynb", new_markdown_cell("done"), status="completed")
     result = record.runs[0] | {"arm": "layernorm", "baseline": "none", "variant": "layernorm"}
     (done / "result.json").write_text(json.dumps(result), "utf-8")
-    return paper
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for runs beside the paper, and for no record but its own."""
-    monkeypatch.setattr(site, "RUNS", paper.parents[1] / "runs")
-    monkeypatch.setattr(site, "paper_of", lambda name: paper)
-    names = [path.name.removesuffix(".zip") for path in (paper / "record").iterdir()]
-    monkeypatch.setattr(site, "recorded_studies", lambda paper: names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site, "RUNS", folder / "runs")
+        patch.setattr(site, "paper_of", lambda name: paper)
+        patch.setattr(site, "recorded_studies", lambda paper: ["example"])
+        yield paper
 
 
 @pytest.fixture(scope="module")
 def built(paper: Path) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "RUNS", paper.parents[1] / "runs")
-        patch.setattr(site, "paper_of", lambda name: paper)
-        patch.setattr(site, "recorded_studies", lambda paper: ["example"])
-        rendered = build_site(paper)
+    rendered = build_site(paper)
     assert len(rendered) == 8 + 3 + 2
     return paper / "site"
 

@@ -15,6 +15,8 @@ from tests.stats.samples import NORMS, design, noise, plan_of, runs_of, trace_of
 QUALITY = "accuracy"
 HARM = {"says": "…", "test": ["layernorm", "none", QUALITY], "direction": "less", "family": "a"}
 CURE = {"says": "…", "test": ["layernorm", "none", "unstable"], "direction": "less"}
+RULE = {"rise": 0.5, "last": 10, "start": 0.5}
+TOLERANT = {"instability": RULE | {"tolerated_share": 1.0}}
 
 
 def plan(**content: Any) -> Plan:
@@ -23,7 +25,7 @@ def plan(**content: Any) -> Plan:
         "primary": [QUALITY],
         "secondary": ["ece", "inference_tokens_per_second"],
         "smallest_effect_of_interest": {QUALITY: 0.02},
-        "instability": {"rise": 0.5, "last": 10, "start": 0.5},
+        "instability": RULE,
     }
     return plan_of(**usual | content)
 
@@ -99,6 +101,7 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         ({}, {"spiky": ("none",), "accuracy": -0.05}, ("keep the baseline", "cost")),
         ({}, {"spiky": ("none",), "accuracy": -0.018, "spread": 3.0}, ("undecided", "cost")),
         ({"smallest_effect_of_interest": {"loss": 1}}, {"spiky": ("none",)}, ("undecided", "cost")),
+        (TOLERANT, {"spiky": ("none",)}, ("keep the baseline", "tie")),
         ({}, {"spiky": ("none", "layernorm")}, ("keep the baseline", "stability")),
         ({"alpha": 0.001}, {"spiky": ("none",)}, ("keep the baseline", "stability")),  # 2/256
         # Not judged.
@@ -110,12 +113,6 @@ def test_a_decision_follows_the_three_criteria(
     content: dict[str, Any], made: dict[str, Any], outcome: tuple[str, str]
 ) -> None:
     assert decided(plan(**content), **made) == outcome
-
-
-def test_a_tolerated_share_counts_as_stable() -> None:
-    tolerant = plan().instability.model_copy(update={"tolerated_share": 1.0})
-    asked = plan(instability=tolerant.model_dump(exclude_none=True))
-    assert decided(asked, spiky=("none",)) == ("keep the baseline", "tie")
 
 
 def test_nothing_is_decided_where_a_plan_asks_for_no_stability() -> None:

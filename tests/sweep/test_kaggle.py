@@ -152,6 +152,18 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
     assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
 
 
+def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = 'echo "$@ ${MPLBACKEND-no} ${FORCE_COLOR-no} ${CLICOLOR_FORCE-no}"; exit 7'
+    (tmp_path / "run_all.sh").write_text(script, "utf-8")
+    monkeypatch.setattr(kaggle, "ROOT", tmp_path)
+    for name in ("MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.setenv(name, "1")
+    assert kaggle.sweep("probe", 1.5) == 7
+    assert capsys.readouterr().out == "probe --here --stop-after 1.5 no no no\n"
+
+
 def contents(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
