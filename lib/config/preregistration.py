@@ -108,12 +108,21 @@ def _template(study: Study, file: str) -> str:
         if arm.baseline != arm.id
     )
     usual = Instability.model_validate({"noise": {}})
-    return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
-        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
-        arms=_wrapped("; ".join(arm.id for arm in study.arms())),
-        measures=_wrapped(", ".join(measures + study.stock_measures)),
-        usual=Plan.model_construct(), p=usual.plateau, n=usual.noise,
-    )  # fmt: skip
+    return (
+        (TEMPLATES / "plan.yaml")
+        .read_text("utf-8")
+        .format(
+            study=study.name,
+            file=file,
+            measure=MAIN,
+            hypotheses=hypotheses,
+            arms=_wrapped("; ".join(arm.id for arm in study.arms())),
+            measures=_wrapped(", ".join(measures + study.stock_measures)),
+            usual=Plan.model_construct(),
+            p=usual.plateau,
+            n=usual.noise,
+        )
+    )
 
 
 def _wrapped(text: str) -> str:

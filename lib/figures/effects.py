@@ -149,8 +149,11 @@ def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
 
 def level_text(level: Level) -> str:
     """Write a level as short as it goes: 0.0003 as 3e-4. Pandas writes a level of None as NaN."""
-    level = None if pd.isna(level) else level
+    if pd.isna(level):
+        return "none"
     if isinstance(level, bool) or not isinstance(level, int | float):
         return str(level).lower()
+    if not 0 < level < 0.01:
+        return f"{level:g}"
     mantissa, _, exponent = f"{level:.2e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}" if 0 < level < 0.01 else f"{level:g}"
+    return f"{float(mantissa):g}e{int(exponent)}"

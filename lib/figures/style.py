@@ -142,9 +142,12 @@ def facets(
         lines = math.ceil(len(panels) / side_by_side)
         width = COLUMN_WIDTH if len(panels) == 1 else PAGE_WIDTH
         figure, axes = plt.subplots(
-            lines, side_by_side, figsize=(width, lines * height + 0.4), squeeze=False,
+            lines,
+            side_by_side,
+            figsize=(width, lines * height + 0.4),
+            squeeze=False,
             sharey="row" if len(columns) > 1 else "none",
-        )  # fmt: skip
+        )
         for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))

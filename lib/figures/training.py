@@ -230,8 +230,16 @@ def live_picture(
             style: Any = {"color": look.colour, "zorder": 2 + alpha}
             axes[0].plot(trace["step"], trace["loss"], linewidth=0.9, alpha=0.5 * alpha, **style)
             axes[1].plot(trace["step"], trace["grad_norm"], linewidth=0.9, alpha=alpha, **style)
-            axes[0].plot(curve["step"], curve["dev_loss"], marker=look.marker, markersize=4,
-                         linewidth=1.8, alpha=alpha, label=name, **style)  # fmt: skip
+            axes[0].plot(
+                curve["step"],
+                curve["dev_loss"],
+                marker=look.marker,
+                markersize=4,
+                linewidth=1.8,
+                alpha=alpha,
+                label=name,
+                **style,
+            )
         first = next(iter(runs.values()))["trace"]["loss"]
         if first.max() > 1.5 * first.iloc[:1].max():  # an explosion would hide the rest
             axes[0].set_ylim(top=1.5 * first.iloc[0])

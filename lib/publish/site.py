@@ -105,9 +105,12 @@ _sanitise = nh3.Cleaner(
 @cache
 def _exporter(with_code: bool) -> HTMLExporter:
     exporter = HTMLExporter(
-        template_name="basic", sanitize_html=True, exclude_anchor_links=True,
-        exclude_input=not with_code, default_preprocessors=[],
-    )  # fmt: skip
+        template_name="basic",
+        sanitize_html=True,
+        exclude_anchor_links=True,
+        exclude_input=not with_code,
+        default_preprocessors=[],
+    )
     exporter.register_filter("clean_html", _sanitise)
     exporter.register_filter("highlight_code", Highlight2HTML(pygments_lexer="ipython3"))
     return exporter
@@ -249,10 +252,18 @@ def table_html(studies: list[Shown]) -> str:
             levels = run.get("levels", {})
             rows.append(row | {name.partition(".")[2]: level for name, level in levels.items()})
     table = to_html_datatable(
-        pd.DataFrame(rows).round(4), table_id="runs", connected=False, allow_html=True,
-        column_filters="header", scrollX=True, showIndex=False, pageLength=25, maxBytes=0,
-        classes="display compact", display_logo_when_loading=False,
-    )  # fmt: skip
+        pd.DataFrame(rows).round(4),
+        table_id="runs",
+        connected=False,
+        allow_html=True,
+        column_filters="header",
+        scrollX=True,
+        showIndex=False,
+        pageLength=25,
+        maxBytes=0,
+        classes="display compact",
+        display_logo_when_loading=False,
+    )
     return generate_init_offline_itables_html(options.dt_bundle) + table
 
 

@@ -74,8 +74,11 @@ class Record:
         files = {Path(os.path.relpath(path, self.place)).as_posix(): path for path in beside}
         for root in (self.place, self.folder):
             files |= {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
-        return {name: files[name] for name in sorted(files)
-                if name != MANIFEST and files[name].is_file()}  # fmt: skip
+        return {
+            name: files[name]
+            for name in sorted(files)
+            if name != MANIFEST and files[name].is_file()
+        }
 
     @cached_property
     def manifest(self) -> dict[str, str]:

@@ -37,8 +37,11 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
     names = [word for word in words if "/" in word]
     studies = studies or ([] if names == words else recorded_studies())
     asked = require_recorded([name.partition("/")[0] for name in names])
-    runs = {f"{study}/{run['arm']}/{run['seed']}": run
-            for study in {*asked, *studies} for run in Record(study).runs}  # fmt: skip
+    runs = {
+        f"{study}/{run['arm']}/{run['seed']}": run
+        for study in {*asked, *studies}
+        for run in Record(study).runs
+    }
     for word in words:
         if word.isdecimal() and int(word):
             known = sorted(name for name in runs if name.partition("/")[0] in studies)

@@ -159,11 +159,15 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
             for arm, other in product(*(arms_called(of, variants) for of in pair))
             if settings[arm] == settings[other]
         ]
-        pairs = same_arms or own_baselines(runs).items()
-        is_measured = measure in runs
-        sds = [seed_differences(runs, measure, *of).std() for of in pairs] if is_measured else []
-        if positive := [sd for sd in sds if sd > 0]:
-            spreads[name] = max(positive)
+        if measure not in runs:
+            continue
+        sds = []
+        for arm, other in same_arms or own_baselines(runs).items():
+            sd = seed_differences(runs, measure, arm, other).std()
+            if sd > 0:
+                sds.append(sd)
+        if sds:
+            spreads[name] = max(sds)
     return spreads
 
 

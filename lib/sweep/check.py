@@ -27,13 +27,10 @@ from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
 from lib.stats.runs import tidy
 from lib.sweep.code_arms import resolve
-from lib.train.machine import PEAK_FLOPS, describe, prepare, require_devices
+from lib.train.machine import describe, prepare, require_devices
 from lib.train.model import GPT, count_parameters, flops_per_token
 from lib.train.trainer import Trainer, begin, initial_hashes
 
-UTILISATION = 0.35
-"""Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
-et al. 2022, table 3, report 0.21 to 0.46); small ones, which do not fill a GPU, a tenth of that."""
 AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
@@ -221,7 +218,7 @@ def shortened(study: Study) -> Study:
 
 
 def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
-    """Say what a study takes (parameters, arithmetic, memory, time here and on GPUs), and the power
+    """Say what a study takes (parameters, arithmetic, memory, time here), and the power
     of its plan's hypotheses: `effect` is the true difference assumed (None: as `expected_power`
     says), `spread` the sd of differences, or a recorded study that shows it (None: the plan's)."""
     arms, n = list(study.arms()), len(study.seeds)
@@ -237,10 +234,6 @@ def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator
     hours = seconds * config.training.iterations * total / size.flops / 3600
     here = describe(prepare(config)).device_name
     yield f"  {here}: {1000 * seconds:,.1f} ms a step; all runs {hours:,.2f} h, one at a time"
-    for name, peaks in PEAK_FLOPS.items():
-        peak = peaks.get(config.training.precision, peaks["fp16"])
-        hours = total / (peak * UTILISATION) / 3600
-        yield f"  {name}, {UTILISATION:.0%} of {peak / 1e12:.0f} TFLOP/s: all runs {hours:,.2f} h"
     if plan := load_plan(study):
         yield from power(plan, n, effect, spread)
     else:

@@ -11,7 +11,7 @@
     Begin a plan (params/plans/) for a study: a template, to be filled in.
 ./run_all.sh freeze PLAN               Fix the studies of a plan, draw their seeds.
 ./run_all.sh estimate STUDY [--effect D] [--spread SD|STUDY]
-    Say before a study runs what it takes (arithmetic, memory, time here and on GPUs), and what its
+    Say before a study runs what it takes (arithmetic, memory, time here), and what its
     seeds can show: the power of each hypothesis, given the spread of a pilot or a guess.
 ./run_all.sh export STUDY/ARM/SEED --to DIR
     Write a run's model as a folder that Hugging Face's transformers load.

@@ -25,8 +25,10 @@ WIDTH = 28
 def summarise(study: Study) -> None:
     """Print a finished study's table, its verdict, and where to read more."""
     analysed, folder, plan = (
-        result_file("03_analysis", study.name), study_folder(study.name), load_plan(study),
-    )  # fmt: skip
+        result_file("03_analysis", study.name),
+        study_folder(study.name),
+        load_plan(study),
+    )
     if not analysed.is_file():  # --until and the like
         print(f"{study.name}: not analysed, as the flags ask for a part only")
         return

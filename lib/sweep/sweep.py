@@ -117,9 +117,13 @@ def make(
         sweep_five_steps({study.name: study for study, *_ in due}, sweep)
     environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
     snakemake = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         is_stopped = not follow(snakemake, due, sweep.stop_after)
     finally:  # its jobs end with it

@@ -15,7 +15,6 @@ from torch import Tensor
 from lib.config.io import atomic_write, write_json
 from lib.config.schema import ModelConfig
 from lib.config.yaml import ConfigError, UserError
-from lib.results import RunResult, history
 from lib.train.checkpoint import UnfinishedError, read_finished
 from lib.train.model import GPT
 
@@ -54,7 +53,7 @@ def export(name: str, folder: Path) -> None:
         save_file(named_weights(run.model), temporary / "model.safetensors", {"format": "pt"})
         (temporary / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
         write_json(temporary / "tokenizer_config.json", about_tokens)
-        (temporary / "README.md").write_text(model_card(name, run.result), "utf-8")
+        write_json(temporary / "result.json", run.result.model_dump(mode="json"))
 
 
 def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[str, Any]:
@@ -103,14 +102,3 @@ def named_weights(model: GPT) -> dict[str, Tensor]:
         for name in (f"transformer.{layer}.weight" for layer in read):
             weights[name] = model.transformer.emb_norm(weights[name])
     return weights
-
-
-def model_card(name: str, result: RunResult) -> str:
-    """Say what the model is, how to load it, what was measured of it and where it comes from."""
-    about = {"variant": result.variant, "parameters": result.parameters, "tokens": result.tokens}
-    about |= {"corpus_sha256": result.corpus_sha256, "weights_sha256": result.final_weights}
-    about |= {"trained": history(result.provenance)} | result.measures | result.config["model"]
-    table = "".join(f"| {key} | {value} |\n" for key, value in about.items())
-    load = "AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)"
-    header = "---\nlibrary_name: transformers\nlicense: mit\n---\n"
-    return f"{header}# {name}\n\nTo load it: `{load}`\n\n| | |\n|---|---|\n{table}"
