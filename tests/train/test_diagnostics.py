@@ -37,7 +37,8 @@ def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: 
     [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],
 )
 def test_mean_cosine_of_hand_made_cases(vectors: list[list[float]], expected: float) -> None:
-    assert mean_cosine(torch.tensor(vectors, dtype=torch.float32)) == pytest.approx(expected)
+    cosine = mean_cosine(torch.tensor(vectors, dtype=torch.float32)).item()
+    assert cosine == pytest.approx(expected)
 
 
 def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
@@ -60,7 +61,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     x = model.transformer.h[1](x)
     assert shot["residual_norm_2"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
     assert shot["input_cosine"] == pytest.approx(
-        mean_cosine(model.transformer.embed(windows[:, :-1]).flatten(0, 1)), rel=1e-6
+        mean_cosine(model.transformer.embed(windows[:, :-1]).flatten(0, 1)).item(), rel=1e-6
     )
     assert (shot["norm_gain"], shot["norm_bias"]) == (1.0, 0.0)
     logits = model(windows[:, :-1])
