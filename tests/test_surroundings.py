@@ -5,7 +5,6 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -48,17 +47,12 @@ def test_the_readme_is_short() -> None:
 
 def test_supported_versions_of_python_are_those_of_pyproject() -> None:
     assert PROJECT["requires-python"] == ">=3.11,<3.15"
-    (fast,) = [job for job in jobs("test.yml").values() if "strategy" in job]
+    tests = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8"))
+    (fast,) = [job for job in tests["jobs"].values() if "strategy" in job]
     assert fast["strategy"]["matrix"]["python"] == SUPPORTED
     (image,) = re.findall(r"(?m)^FROM python:(3\.\d+)-", (ROOT / "Dockerfile").read_text("utf-8"))
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text("utf-8"))
     assert {image, container["image"].rpartition(":")[2]} <= {*SUPPORTED}
-
-
-def jobs(workflow: str) -> dict[str, Any]:
-    content = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text("utf-8"))
-    found: dict[str, Any] = content["jobs"]
-    return found
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)

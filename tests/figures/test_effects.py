@@ -99,26 +99,15 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -
     assert ax.get_yscale() == "linear"
 
 
-@pytest.fixture
-def seeds() -> pd.DataFrame:
-    values = {"none": [20.0, 22.0], "layernorm": [19.0, np.nan]}
-    return pd.DataFrame(
-        [
-            {"variant": variant, "seed": seed, "perplexity": value}
-            for variant, column in values.items()
-            for seed, value in enumerate(column)
-        ]
-    )
-
-
 def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
-    ax: Axes, seeds: pd.DataFrame
+    ax: Axes, runs: pd.DataFrame
 ) -> None:
+    seeds = runs[runs[RATE] == 1e-2].replace({"perplexity": {27.0: np.nan}})
     assert paired_seeds(seeds, "perplexity", ax) is ax
     first, second, baseline, arm = (line.get_ydata() for line in ax.lines)
-    assert (list(baseline), list(arm)) == ([21.0, 21.0], [19.0, 19.0])  # means
-    assert list(first) == [20.0, 19.0]
-    assert second[0] == 22.0
+    assert (list(baseline), list(arm)) == ([31.0, 31.0], [25.0, 25.0])  # means
+    assert list(first) == [30.0, 25.0]
+    assert second[0] == 32.0
     assert np.isnan(second[1])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
 
