@@ -114,12 +114,12 @@ def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy: Tree) -> 
     first = analysed.read_bytes()
     for path in copy.root.glob("runs/**/*.*"):
         os.utime(path, (time.time() + 86_400,) * 2)
-    status, text = copy.run_all("params/smoke.yaml")
+    status, text = copy.run_all("params/smoke.yaml", "--until", "analysis")
     assert (status, "1/1 runs in " in text) == (0, True), text
     assert read_json(lost)["final_weights"] == weights
     assert {path: path.stat().st_ino for path in results} == before
     assert analysed.read_bytes() != first  # which time of day it ran is in it
-    assert "No run is missing or stale" in copy.run_all("params/smoke.yaml")[1]
+    assert "No run is missing or stale" in copy.run_all("smoke", "--until", "analysis")[1]
 
 
 @pytest.mark.slow
@@ -172,9 +172,9 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: 
 @pytest.mark.slow
 def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree: Tree) -> None:
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
-    status, text = tree.run_all("long", "--stop-after", "0.003", "--until", "train")
+    status, text = tree.run_all("long", "--stop-after", "0.0015", "--until", "train")
     assert status == TIME_UP, text
-    assert text.endswith("stopped after 0.003 hours, as asked; a rerun continues\n")
+    assert text.endswith("stopped after 0.0015 hours, as asked; a rerun continues\n")
     assert not psutil.Process().children(recursive=True)
 
 
