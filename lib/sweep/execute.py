@@ -177,6 +177,7 @@ def _run_papermill(notebook: str, output: Path, parameters: dict[str, Any]) -> s
                 parameters,
                 progress_bar=False,
                 start_timeout=120,
+                shutdown_kernel="immediate",
                 autosave_cell_every=5,
                 cwd=str(ROOT),
                 config=sockets,

@@ -16,7 +16,6 @@ from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
 from lib.stats.runs import available_measures, tidy
 from lib.stats.tables import mean_and_sd, numbers
-from lib.stats.verdict import for_terminal
 
 WIDTH = 28
 """Characters that a measure takes."""
@@ -52,6 +51,8 @@ def summarise(study: Study) -> None:
         f"interval. All measures: {relative(folder)}/03_analysis.ipynb"
     )
     if plan:
+        from lib.stats.verdict import for_terminal  # loads scipy: a second
+
         print("", *for_terminal(verdict, console.width), sep="\n")
     record = Record(study.name)
     place = record.place if is_replaceable(study.name) else folder

@@ -215,9 +215,12 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.wte = nn.Embedding(vocab_size, config.n_embd)
+        # One that draws its own weights imports torch's compiler where there are only shapes.
+        tokens = torch.empty(vocab_size, config.n_embd)
+        self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)
         if config.positions == "learned":
-            self.wpe = nn.Embedding(config.block_size, config.n_embd)
+            positions = torch.empty(config.block_size, config.n_embd)
+            self.wpe = nn.Embedding.from_pretrained(positions, freeze=False)
         self.emb_norm = embedding_normalization(config)
         self.config = config
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
