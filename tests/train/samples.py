@@ -1,10 +1,11 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -18,7 +19,7 @@ from lib.results import Provenance
 from lib.train import trainer as training
 from lib.train.evaluate import measure, write_result
 from lib.train.machine import random_stream
-from lib.train.model import GPT, RMS_EPS, ROTARY_BASE
+from lib.train.model import GPT, RMS_EPS, ROTARY_BASE, weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, beginning
 
@@ -53,6 +54,35 @@ def train(
 ) -> Trainer:
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
+
+
+class KilledError(Exception):
+    pass
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """End training after `step`, before anything of it is kept, as a kill would."""
+    training_step = Trainer.training_step
+
+    def then_killed(run: Trainer) -> None:
+        training_step(run)
+        if run.step == step:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        patch.setattr(Trainer, "training_step", then_killed)
+        yield
+        pytest.fail(f"training ended before step {step}")
+
+
+def assert_same(trained: Trainer, other: Trainer) -> None:
+    """Two runs took the same path, to the bit: weights, trace, curve and batches."""
+    assert weights_digest(trained.model) == weights_digest(other.model)
+    for name in ("trace", "curve"):
+        one, two = (getattr(run, name).drop(columns="seconds") for run in (trained, other))
+        pd.testing.assert_frame_equal(one, two, check_exact=True)
+    assert trained.batches == other.batches
 
 
 @contextmanager
