@@ -1,7 +1,7 @@
 """How fast a training step is, beside Hugging Face's GPT-2 and nanoGPT's own model and loop.
 
 Run alone on a quiet machine: `NANOGPT=<a clone of karpathy/nanoGPT> ./run_all.sh test -m benchmark
--s`; without the clone nanoGPT is left out. Blocks of steps alternate in one process, so that a
+-n 0 -s`; without the clone nanoGPT is left out. Blocks of steps alternate in one process, so that a
 machine whose speed drifts slows all; medians and ratios are what counts. On a CPU there are neither
 graphs nor the larger model.
 """
