@@ -16,17 +16,18 @@ import torch
 from lib.config.study import load_study
 from lib.data.text import load_corpus, sample_batch
 from lib.train.machine import choose_device, describe, peak_flops, prepare
-from lib.train.model import count_parameters, flops_per_token
+from lib.train.model import GPT, count_parameters, flops_per_token
 from lib.train.trainer import Trainer
-from tests.train.samples import begun, hugging_face
+from tests.train.samples import as_loaded, begun
 
 pytestmark = pytest.mark.benchmark
 ROUNDS = 20
 
 
-def hugging_face_step(device: str) -> Callable[[], None]:
+def hugging_face_step(ours: GPT, device: str, folder: Path) -> Callable[[], None]:
     """The peer's step: batch, forward with its own loss, backward, norm, AdamW."""
-    model = hugging_face(n_layer=8, n_head=8, n_embd=128, block_size=128).to(device)
+    model = as_loaded(ours, 65, folder).train().to(device)
+    model.config.use_cache = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     corpus, stream = load_corpus(load_study("final").corpus), torch.Generator().manual_seed(0)
 
@@ -46,7 +47,7 @@ def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     config, device = load_study("final").arm("none").config, choose_device("auto")
     corpus, name = load_corpus(config.corpus), describe(prepare(config)).device_name
     trainer = Trainer(config, corpus, begun(config, corpus), tmp_path)
-    steps = [trainer.training_step, hugging_face_step(device)]
+    steps = [trainer.training_step, hugging_face_step(trainer.model, device, tmp_path)]
     torch.use_deterministic_algorithms(False)  # the peer need not pay for ours
     seconds: list[list[float]] = [[], []]
     for _ in range(ROUNDS + 2):  # two of warm-up
