@@ -49,14 +49,12 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     norms = [s.columns["embedding_norm"].mean() for s in singly]
     assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     x = model.transformer.embed(windows[:, :-1])
+    assert shot["input_cosine"] == pytest.approx(mean_cosine(x.flatten(0, 1)), rel=1e-6)
     assert shot["residual_norm_0"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
     x = model.transformer.h[0](x)
     assert shot["residual_norm_1"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
     x = model.transformer.h[1](x)
     assert shot["residual_norm_2"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
-    assert shot["input_cosine"] == pytest.approx(
-        mean_cosine(model.transformer.embed(windows[:, :-1]).flatten(0, 1)), rel=1e-6
-    )
     assert (shot["norm_gain"], shot["norm_bias"]) == (1.0, 0.0)
     logits = model(windows[:, :-1])
     assert shot["logit_max"] == pytest.approx(logits.max(-1).values.mean().item(), rel=1e-5)

@@ -206,26 +206,23 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("task", "measure", "message"),
     [
-        (["hellaswagg"], "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
-        (["gsm8k"], "evaluation.tasks: gsm8k: it asks for more than the likelihood of given texts"),
+        ("hellaswagg", "", "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
+        ("gsm8k", "", "evaluation.tasks: gsm8k: it asks for more than the likelihood of given"),
+        ("pair", "pair.acc@0", "plan: of evaluation.tasks, 'pair.acc@0' is"),  # of a group is none
+        ("pair", "gsm8k.acc@0", "plan: of evaluation.tasks, 'gsm8k.acc@0' is"),
+        ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
     ],
 )
-def test_a_task_that_cannot_be_asked_is_refused_in_one_line(names: list[str], message: str) -> None:
+def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(
+    task: str, measure: str, message: str
+) -> None:
+    require_tasks(EvaluationConfig(tasks=["pair"], shots=[0, 1]), ["piqa.acc@1", "arc_easy.acc@0"])
     with pytest.raises(ConfigError) as error:
-        require_tasks(EvaluationConfig(tasks=names))
+        require_tasks(EvaluationConfig(tasks=[task], shots=[0, 1]), [measure] if measure else [])
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
-
-
-def test_a_measure_that_no_task_gives_is_refused() -> None:
-    """Of a group there is none."""
-    asked = EvaluationConfig(tasks=["pair"], shots=[0, 1])
-    require_tasks(asked, ["piqa.acc@1", "arc_easy.acc@0"])
-    for measure in ("pair.acc@0", "gsm8k.acc@0", "piqa.acc"):
-        with pytest.raises(ConfigError, match=f"plan: of evaluation.tasks, '{measure}' is"):
-            require_tasks(asked, [measure])
 
 
 def test_without_a_network_the_data_is_asked_for_in_one_line(
