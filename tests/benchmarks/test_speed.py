@@ -23,7 +23,7 @@ from lib.data.text import load_corpus, sample_batch
 from lib.train.machine import autocast, choose_device, describe, peak_flops, prepare
 from lib.train.model import count_parameters, flops_per_token
 from lib.train.trainer import READ_EVERY, Trainer
-from tests.train.samples import begun, hugging_face
+from tests.train.samples import as_loaded, begun
 
 pytestmark = pytest.mark.benchmark
 DEVICE = choose_device("auto")
@@ -118,8 +118,11 @@ def test_a_step_is_at_least_as_fast_as_its_peers(name: str, tmp_path: Path) -> N
     }
     steps = {way: our_step(trainer) for way, trainer in trainers.items()}
     if name == "final":
-        shape = config.model.model_dump(include={"n_layer", "n_head", "n_embd", "block_size"})
-        model = hugging_face(**shape).to(DEVICE)
+        peer = tmp_path / "peer"
+        peer.mkdir()
+        ours = trainers["eager"].model.cpu()
+        model = as_loaded(ours, corpus.vocab_size, peer).to(DEVICE).train()
+        ours.to(DEVICE)
         loss = lambda model, x, y: model(x, labels=x).loss  # noqa: E731
         steps["Hugging Face"] = peer_step(model, loss, config)
     if NANOGPT:

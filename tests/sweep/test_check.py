@@ -60,20 +60,12 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
     [
         ({"plan": "absent.yaml"}, "plan: there is no params/plans/absent.yaml ("),
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
-        pytest.param(
-            {"machine": {"device": "cuda"}},
-            "machine.device: 'cuda' does not work on this machine",
-            marks=WITHOUT_GPU,
-        ),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
-        (
-            {"factors": {"model.block_size": [8, 60_000]}},
-            "synthetic: too short: the train part has 19800 characters and model.block_size 60000",
-        ),
+        ({"factors": {"model.block_size": [8, 60_000]}}, "synthetic: too short: the train part"),
     ],
 )
 def test_trouble_is_found_early_and_never_hides_anothers(

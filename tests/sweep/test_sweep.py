@@ -143,7 +143,6 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
     assert status == 0, text
     assert re.search(r"^train +4$", text, re.MULTILINE)
     assert not (tree.root / "runs").exists()
-    assert not (tree.root / ".snakemake" / "log").exists() or not list(tree.root.glob("runs/*"))
 
 
 @pytest.mark.slow
@@ -226,7 +225,7 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree: Tree) -> None:
         ({"corpus": {"fraction": 0.5}}, "corpus.fraction is 0.5 and was "),
         ({"evaluation": {"dev_windows": 6}}, "evaluation.dev_windows is 6 and was "),
         ({"evaluation": {"items_per_task": 49}}, "evaluation.items_per_task is 49 and was "),
-        ({"plan": "preregistration.yaml"}, "plan is '"),
+        ({"plan": "preregistration.yaml"}, "plan is "),
     ],
 )
 def test_a_changed_parameter_is_named_with_what_will_be_done(
@@ -239,7 +238,7 @@ def test_a_changed_parameter_is_named_with_what_will_be_done(
     else:
         assert len(said) == 4
         done = MEASURED if "items_per_task" in reason else TRAINED
-        assert all(why.replace("plan is ", "plan is '").startswith(reason) for why in said), said
+        assert all(why.startswith(reason) for why in said), said
         assert all(why.endswith(f": {done}") for why in said)
     others = {path: why for path, why in found.items() if "seed-" not in path}
     what = "study and plan" if "plan" in sections else "study"

@@ -9,12 +9,7 @@ import torch
 
 from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
 from lib.config.yaml import ConfigError
-from lib.train.machine import (
-    choose_device,
-    prepare,
-    random_stream,
-    require_devices,
-)
+from lib.train.machine import choose_device, prepare, random_stream, require_devices
 
 CPU = "cpu"
 
