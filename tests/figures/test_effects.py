@@ -31,7 +31,7 @@ def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax: Ax
     assert [(list(m.get_xdata()), list(m.get_ydata())) for m in (decided, undecided)] == [
         ([-1.0], [0]), ([0.5], [1])
     ]  # fmt: skip
-    assert [m.get_markerfacecolor() for m in (decided, undecided)] == ["black", "white"]
+    assert [m.get_markerfacecolor() for m in (decided, undecided)] == ["#000000", "white"]
     assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [2])
     np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[-2.0, 0], [-0.5, 0]])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["costs", "helps", "none"]
