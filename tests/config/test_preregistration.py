@@ -133,22 +133,18 @@ def test_what_git_cannot_tell_is_neither_yes_nor_no(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    commit: str | None = "1" * 40
+    path, commit = frozen.plans / "p.yaml", "1" * 40
     if case == "a zip":
         (frozen.top / "lib").mkdir()
         (frozen.top / "lib" / "VERSION").write_text("1" * 40, "utf-8")
     elif case != "no git":
-        text = (frozen.plans / "p.yaml").read_text("utf-8")
+        text = path.read_text("utf-8")
         if case == "never committed":
-            (frozen.plans / "p.yaml").unlink()
+            path.unlink()
         commit = frozen.commit()
-        (frozen.plans / "p.yaml").write_text(text, "utf-8")
+        path.write_text(text, "utf-8")
     if case == "changed and not committed":
-        (frozen.plans / "p.yaml").write_text(text.replace("A trial", "Another"), "utf-8")
-    if case.startswith("a run outside"):
-        commit = None
-    if case.startswith("a commit"):
-        commit = "1" * 40
+        path.write_text(text.replace("A trial", "Another"), "utf-8")
     if case == "a shallow clone":
         frozen.commit()
         clone = tmp_path_factory.mktemp("shallow") / "clone"
@@ -157,7 +153,8 @@ def test_what_git_cannot_tell_is_neither_yes_nor_no(
             monkeypatch.setattr(f"lib.config.{module}.ROOT", clone)
     if case.startswith("another user"):
         monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    claim = judged(run_at(commit))
+    made_at = {"a run outside git": None, "a commit that is not here": "1" * 40}
+    claim = judged(run_at(made_at.get(case, commit)))
     assert claim.name == "UNVERIFIED"
     (reason,) = claim.reasons
     assert remedy in reason

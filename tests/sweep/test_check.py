@@ -189,15 +189,12 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study: Study) -> None:
     assert lines[-1].startswith("Power takes a plan with hypotheses")
 
 
-def claiming(**claim: Any) -> Plan:
+def test_the_power_is_the_textbook_s() -> None:
     test = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0", "loss"]}
     content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
-    content |= {"hypotheses": {"h": test | claim}, "smallest_effect_of_interest": {"loss": 0.05}}
-    return Plan.model_validate(content)
-
-
-def test_the_power_is_the_textbook_s() -> None:
-    _, table, warning = power(claiming(direction="differs"), 8, 0.5, "0.5")
+    content |= {"hypotheses": {"h": test | {"direction": "differs"}}}
+    content |= {"smallest_effect_of_interest": {"loss": 0.05}}
+    _, table, warning = power(Plan.model_validate(content), 8, 0.5, "0.5")
     header, row = table.splitlines()
     assert header.split() == ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
     *_, found, seeds = row.split()

@@ -44,9 +44,8 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
         assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
     singly = [score(model, window, 1) for window in windows]
-    assert shot["dev_loss"] == pytest.approx(
-        np.mean([s.columns["nll"].mean() for s in singly]), rel=1e-5
-    )
+    losses = [s.columns["nll"].mean() for s in singly]
+    assert shot["dev_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     norms = [s.columns["embedding_norm"].mean() for s in singly]
     assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     x = model.transformer.embed(windows[:, :-1])

@@ -14,11 +14,6 @@ from lib.train.machine import choose_device, prepare, random_stream, require_dev
 CPU = "cpu"
 
 
-def machine_on(device: str, processes: int) -> Machine:
-    sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1}
-    return Machine.model_validate({"device": device, "processes": processes} | sizes)
-
-
 @pytest.fixture
 def loose_torch() -> Iterator[None]:
     """PyTorch as it starts, whatever ran before; all that `prepare` sets is put back after."""
@@ -122,11 +117,12 @@ def test_more_processes_than_devices_are_refused(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    require_devices(machine_on(device, 1))
-    with pytest.raises(
-        ConfigError, match=rf"machine\.processes: 4 is more than the {devices} .* use au"
-    ):
-        require_devices(machine_on(device, 4))
+    sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1, "processes": 1}
+    machine = Machine.model_validate({"device": device} | sizes)
+    require_devices(machine)
+    said = rf"machine\.processes: 4 is more than the {devices} .* use au"
+    with pytest.raises(ConfigError, match=said):
+        require_devices(machine.model_copy(update={"processes": 4}))
 
 
 def test_compiling_without_a_compiler_is_refused(

@@ -36,25 +36,20 @@ def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
-def interrupted_at(step: int, patch: pytest.MonkeyPatch) -> None:
-    """Send what Ctrl-C and a notebook's stop send, in the midst of a step."""
-    learning_rate = training.learning_rate
-
-    def interrupt(config: TrainingConfig, number: int) -> float:
-        if number == step - 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        return learning_rate(config, number)
-
-    patch.setattr(training, "learning_rate", interrupt)
-
-
 def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    """By what Ctrl-C and a notebook's stop send, in the midst of a step."""
     usual = signal.getsignal(signal.SIGINT)
+
+    def interrupt(config: TrainingConfig, step: int) -> float:
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        return learning_rate(config, step)
+
     with pytest.MonkeyPatch.context() as patch:
-        interrupted_at(7, patch)
+        patch.setattr(training, "learning_rate", interrupt)
         stopped = train(tiny, corpus, 0, tmp_path / "run")
     assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
