@@ -112,24 +112,6 @@ def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
     assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
 
 
-@pytest.mark.parametrize(
-    ("names", "turned"),
-    [
-        (["none", "layernorm", "rmsnorm"], False),
-        (["none", "layernorm", "rmsnorm", "scale"], True),
-        (["main", "relu-squared"], False),
-        (["main", "relu-squared", "swish-gated"], True),
-    ],
-)
-def test_names_that_would_run_into_one_another_are_turned(
-    names: list[str], turned: bool, ax: Axes
-) -> None:
-    table = pd.DataFrame({"variant": names, "seed": 0, "perplexity": 20.0})
-    paired_seeds(table, "perplexity", ax)
-    assert {label.get_rotation() > 0 for label in ax.get_xticklabels()} == {turned}
-    assert ax.get_xlabel() == ""
-
-
 def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax: Axes) -> None:
     rows = [
         {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
