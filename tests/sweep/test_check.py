@@ -215,3 +215,28 @@ def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
     horizons = {"training.iterations": [300, 600, 1200]}
     short = shortened(Study.model_validate(content | {"factors": horizons}))
     assert [arm.config.training.iterations for arm in short.arms()] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "processes", "jobs", "places"),
+    [
+        (4, 16.0, 1, None, ["0", "1", "0", "1"]),  # two T4s: as many as cores
+        (16, 3.1, 1, None, ["0", "1", "0", "1", "0", "1"]),  # as many as memory
+        (1, 0.1, 1, None, ["0", "1"]),  # one each at the least
+        (16, 80.0, 1, 3, ["0", "1", "0"]),
+        (16, 80.0, 2, None, ["0,1"]),
+    ],
+)
+def test_runs_share_gpus_as_far_as_cores_and_memory_go(
+    cores: int, gigabytes: float, processes: int, jobs: int | None, places: list[str],
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    on_gpu = prepare(tiny_study).model_copy(update={"device": "cuda"})
+    found = SimpleNamespace(total_memory=gigabytes * 1e9)
+    monkeypatch.setattr(check, "prepare", lambda _: on_gpu)
+    monkeypatch.setattr(check.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = tiny_study.machine.model_copy(update={"processes": processes})
+    assert check.gpus([tiny_study.model_copy(update={"machine": machine})], jobs) == places
