@@ -29,8 +29,6 @@ from lib.stats.tables import REFERENCES
 MAX_VARIANTS = 6
 """Lines that one panel can hold."""
 MAX_COLUMNS = 4
-MAX_EFFECTS = 24
-"""Differences under one another; of more, other figures say more."""
 
 _CONTRAST = ["arm", "baseline", "measure", "mean_delta", "t_low", "t_high", "n_dropped"]
 
@@ -105,21 +103,19 @@ class StudyFigures:
         03."""
         table = pd.DataFrame(self.verdict["hypothesis_tests"])
         if len(table):
-            label, decided = table["hypothesis"], table["answer"] != "undecided"
+            label = table["hypothesis"]
+            decided = table["answer"] != "undecided"
         else:
             table = self.contrasts(MAIN)
             label = table["arm"] + " - " + table["baseline"]
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
-        if 0 < len(table) <= MAX_EFFECTS:
+        if len(table):
             table = table.assign(label=label, decided=decided, variant="", setting="")
             table = table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
-            rows: Rows = {
-                measure: (
-                    table[table["measure"] == measure],
-                    partial(effects.forest, measure=measure),
-                )
-                for measure in table["measure"].unique()
-            }
+            rows: Rows = {}
+            for measure in table["measure"].unique():
+                part = table[table["measure"] == measure]
+                rows[measure] = part, partial(effects.forest, measure=measure)
             height = 0.45 + 0.16 * max(len(part) for part, _ in rows.values())
             yield self._figure("effects", rows, height=height)
 

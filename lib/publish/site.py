@@ -205,7 +205,9 @@ def chart_html(table: pd.DataFrame) -> str:
     order = alt.EncodingSortField("order", op="min")  # the baseline first, black and solid
     colours = alt.Scale(range=[look.colour for look in VARIANTS.values()])
     dashes = alt.Scale(range=[list(look.dashes) or [1, 0] for look in VARIANTS.values()])
-    legend = alt.Legend(orient="top", columns=3, symbolType="stroke", symbolSize=400)
+    legend = alt.Legend(
+        orient="top", columns=3, symbolType="stroke", symbolSize=400, symbolOpacity=1
+    )
     base = alt.Chart().encode(
         alt.X("step:Q"),
         alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),

@@ -124,7 +124,8 @@ class StepGraph:
     WARM_UP = 3
 
     def __init__(self, update: Update, optimizer: torch.optim.Optimizer) -> None:
-        self.update, self.optimizer = update, optimizer
+        self.update = update
+        self.optimizer = optimizer
         self.stream, self.calls = torch.cuda.Stream(), 0  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
 
