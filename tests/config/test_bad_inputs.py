@@ -51,6 +51,8 @@ ADDED = [
      "to 1"),
     ("model:", "model: None is not allowed. Input should be a valid dictionary"),
     ("model: {n_head: 3, n_embd: 128}", "model: n_embd 128 must be a multiple of n_head 3"),
+    ("model: {n_head: 2, n_embd: 6, positions: rotary}",
+     "model: positions: rotary needs an even n_embd / n_head, and it is 3"),
     ("training: {batch_size: 16}\nmachine: {micro_batch_size: 3}",
      "machine.micro_batch_size 3 must divide training.batch_size 16"),
     ("training: {batch_size: 16}\nmachine: {processes: 3}",

@@ -230,6 +230,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
     begin_plan("decay.yaml", "decay")
     template = parameters.plans / "decay.yaml"
     said, text = capsys.readouterr().out, template.read_text("utf-8")
+    assert "params/plans/decay.yaml is written: fill in what ends in a colon" in said
     assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
     assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
     assert max(map(len, text.splitlines())) <= 100

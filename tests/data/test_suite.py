@@ -242,6 +242,8 @@ def test_the_suite_is_written_for_the_harness(
     assert str(tmp_path) not in " ".join(path.read_text("utf-8") for path in folder.iterdir())
     monkeypatch.chdir(folder)
     groups = ["macro_zero_shot", "macro_few_shot"]
+    (mean,) = json.loads(Path("macro_zero_shot.yaml").read_text("utf-8"))["aggregate_metric_list"]
+    assert not mean["weight_by_size"]  # each task counts the same
     tasks = TaskManager(include_path=".", include_defaults=False).load(groups)["tasks"]
     assert len(tasks) == 2 * len(suite.tasks)
     for harness_task in tasks.values():

@@ -16,8 +16,9 @@ import yaml
 
 from lib.config.io import read_json, write_json
 from lib.record.archive import MANIFEST, Record, pack, unpack
-from lib.record.verify import Report, differences, verify_record
+from lib.record.verify import Report, differences, verify, verify_record
 from lib.results import attested, write_raw
+from lib.sweep.check import begin_again
 from tests.record.conftest import run_tiny
 
 pytestmark = pytest.mark.slow
@@ -215,3 +216,9 @@ def test_numbers_agree_to_a_billionth() -> None:
     report = Report("tiny")
     assert not [*differences({"t": [{"old": 1}], "reason": "so"}, {"t": [{"new": 2}]}, report)]
     assert dict(report.published) == {"t.old": 1, "reason": 1}
+
+
+def test_every_fault_is_printed_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify(["nowhere", "neither"], begin_again) == 2
+    said = capsys.readouterr().out
+    assert ["error: nowhere: " in said, "error: neither: " in said] == [True, True]

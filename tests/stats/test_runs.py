@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from lib.config.io import write_json
@@ -15,6 +16,7 @@ from lib.stats.runs import (
     check,
     collect,
     machine_settings,
+    other_settings,
     study_results,
     tidy,
 )
@@ -240,3 +242,12 @@ def test_study_results_leave_diverged_runs_out_of_means(
         "sd": None,
     }
     assert summary["layernorm"]["perplexity"]["n"] == 2
+
+
+def test_the_settings_of_a_factor_are_the_levels_of_all_others_but_the_first() -> None:
+    factors = {"model.embedding_norm": ["none", "center"], "training.weight_decay": [0.0, 0.1]}
+    factors |= {"training.learning_rate": [1e-3, 1e-2]}
+    study = Study.model_validate(TINY | {"name": "grid", "factors": factors, "seeds": [0]})
+    runs = pd.DataFrame({"arm": [arm.id for arm in study.arms()]})
+    found = other_settings(runs, study, "training.learning_rate")
+    assert list(found[:4]) == ["weight_decay=0"] * 2 + ["weight_decay=0.1"] * 2
