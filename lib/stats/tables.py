@@ -1,8 +1,5 @@
 """A study's runs as tables for a reader: of a notebook, or at a terminal."""
 
-from math import isnan
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -17,12 +14,6 @@ REFERENCES = {
     "source_loss": "the text's own source",
 }
 """Reference (see `RunResult.references`) → what it is the held-out loss of."""
-
-
-def numbers(mean: Any, low: Any, high: Any, form: str = "+.3f") -> str:
-    """Write an estimate with its interval, or that it has none."""
-    interval = "(no interval)" if isnan(low) else f"[{low:{form}}, {high:{form}}]"
-    return f"{mean:{form}} {interval}"
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:

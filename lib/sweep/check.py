@@ -7,7 +7,7 @@ The cost is that of training steps alone: the dev curve, the suite and the noteb
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -177,7 +177,7 @@ def gpus(studies: list[Study]) -> list[str]:
     return names.split(",") if all(s.machine.processes == 1 for s in studies) else [names]
 
 
-def seconds_of(runs: list[tuple[Study, Arm, int]]) -> float:
+def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
     """Guess how long some runs train, one after the other, by their arithmetic."""
     arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
     seconds = {k: size_of(c).flops / SPEED[prepare(c).device] for k, c in arms.items()}

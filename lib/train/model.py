@@ -217,10 +217,10 @@ class Transformer(nn.Module):
         super().__init__()
         # One that draws its own weights imports torch's compiler where there are only shapes.
         tokens = torch.empty(vocab_size, config.n_embd)
-        self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)
+        self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)  # type: ignore[no-untyped-call]
         if config.positions == "learned":
             positions = torch.empty(config.block_size, config.n_embd)
-            self.wpe = nn.Embedding.from_pretrained(positions, freeze=False)
+            self.wpe = nn.Embedding.from_pretrained(positions, False)  # type: ignore[no-untyped-call]
         self.emb_norm = embedding_normalization(config)
         self.config = config
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))

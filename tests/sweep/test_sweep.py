@@ -16,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 
-from lib.config.io import read_json, result_file, write_json
+from lib.config.io import read_json, write_json
 from lib.config.study import Study, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.sweep import check, sweep
@@ -46,7 +46,7 @@ def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
 def runs(smoke_tree: tuple[Tree, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
     shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
-    for module in ("lib.config.io", "lib.sweep.sweep", "lib.sweep.execute"):
+    for module in ("lib.config.io", "lib.sweep.sweep"):
         monkeypatch.setattr(f"{module}.RUNS", tmp_path / "runs")
     return tmp_path / "runs"
 
@@ -77,8 +77,10 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     text = smoke_tree[1]
     assert re.search(r"^[1-3]/4 runs, [\d:]+( s)? left, [\d:]+( s)? elapsed$", text, re.MULTILINE)
     assert re.search(r"^4/4 runs in ", text, re.MULTILINE)
-    assert re.search(r"^ *layernorm +\d+\.\d{3} ± \d+\.\d{3} ", text, re.MULTILINE)
-    assert re.search(r"^ +[+-]\d+\.\d{3} \[[+-]\d+\.\d{3}, [+-]\d+\.\d{3}\] ", text, re.MULTILINE)
+    assert re.search(r"^validation perplexity +\d+\.\d{3} ± \d+\.\d{3} ", text, re.MULTILINE)
+    number = r"[+-]\d+\.\d{3}"
+    difference = rf"^validation perplexity +{number} \[{number}, {number}\]$"
+    assert re.search(difference, text, re.MULTILINE)
     assert "\x1b" not in text
     for line in ("Executed notebooks  papers/smoke/record/smoke/",
                  "Numbers             papers/smoke/results/smoke.json"):  # fmt: skip
@@ -337,7 +339,7 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "RUNS", tmp_path)
-    monkeypatch.setattr(sweep, "LOCK_TIMEOUT", 0)
+    monkeypatch.setattr(sweep, "LOCK_TRIES", 1)
     with only_sweep() as log:
         orphan = subprocess.Popen(
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=log
@@ -356,8 +358,8 @@ def test_the_time_left_is_what_a_step_took_times_the_steps_left(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
-    due = [(tiny_study, arm, seed) for arm in tiny_study.arms() for seed in (0, 1)]
-    folders = [result_file("02_train", s.name, arm.id, seed).parent for s, arm, seed in due]
+    due = sweep.runs_of([tiny_study])
+    folders = [path.parent for path in due]
     for folder in folders:
         folder.mkdir(parents=True)
     (folders[0] / STEP_FILE).write_text("6", "utf-8")  # of 12: a run that is continued
