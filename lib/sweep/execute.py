@@ -19,9 +19,22 @@ from typing import Any
 import nbformat
 from filelock import FileLock, Timeout
 
-from lib.config import io
 from lib.config.code import git_state
-from lib.config.io import ROOT, executed_notebook, relative, result_file
+from lib.config.io import (
+    NOTEBOOKS,
+    PARAMS,
+    ROOT,
+    RUNS,
+    executed_notebook,
+    output_root,
+    read_json,
+    relative,
+    result_file,
+    sha256,
+    slim,
+    study_folder,
+    write_json,
+)
 from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
@@ -57,7 +70,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
         commit = study.commit_of(study.arm(arm))
         if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
-            execute_in(tree_of(commit), str(io.output_root()), notebook, study.name, arm, str(seed))
+            execute_in(tree_of(commit), str(output_root()), notebook, study.name, arm, str(seed))
             return result_file(notebook, study.name, arm, seed)
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
@@ -65,7 +78,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     # An earlier result must not pass for this one's, nor what was made from it for up to date.
     for name in _AFTER.get(notebook, ()):
         result_file(name, study.name).unlink(missing_ok=True)
-    for path in (result, archived_file(study.name), io.RUNS / f"paper-{study.paper}.txt"):
+    for path in (result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"):
         path.unlink(missing_ok=True)
     plan, start = load_plan(study), time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
@@ -86,19 +99,19 @@ def train_again(study: str, arm: str, seed: int) -> Any:
     """Execute 02_train for a run, in a folder of its own; return its result. UserError where it
     fails, with what it said last."""
     with tempfile.TemporaryDirectory(prefix="again-") as folder:
-        Path(folder, "params").symlink_to(io.PARAMS)
+        Path(folder, "params").symlink_to(PARAMS)
         execute_in(ROOT, folder, "02_train", study, arm, str(seed))
-        return io.read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
+        return read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:
     """Return digests of what a notebook of a whole study is made from beside what other notebooks
     leave, by what messages call it."""
     plan, texts = load_plan(study), {arm.config.corpus for arm in study.arms()}
-    files = [io.NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
+    files = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
     files += sorted(path for room in _READS[notebook] for path in ROOT.glob(f"lib/{room}/*.py"))
     content: dict[str, Any] = {
-        "code": {path.name: io.sha256(path) for path in files},
+        "code": {path.name: sha256(path) for path in files},
         "study": study.model_dump(mode="json"),
         "plan": plan and plan.model_dump(mode="json"),
     }
@@ -111,7 +124,7 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
 
 def archived_file(study: str) -> Path:
     """Return the file in which archiving a study says what it did, which shows that it is done."""
-    return io.study_folder(study) / "archived.txt"
+    return study_folder(study) / "archived.txt"
 
 
 def kernel_environment(study: Study, gpu: str | None = None) -> dict[str, str]:
@@ -121,7 +134,7 @@ def kernel_environment(study: Study, gpu: str | None = None) -> dict[str, str]:
     environment = dict.fromkeys(threads, str(study.machine.threads)) | {HEADLESS: "1"}
     environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # a step is a twentieth faster
     environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
-    environment["IPYTHONDIR"] = str(io.RUNS / ".ipython")
+    environment["IPYTHONDIR"] = str(RUNS / ".ipython")
     return environment | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
 
 
@@ -131,7 +144,7 @@ def _own_gpu() -> Iterator[str | None]:
     nothing; give its name, None where a sweep has none."""
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))
     for name in itertools.cycle(names):
-        lock = FileLock(io.RUNS / f".gpu-{name}.lock")
+        lock = FileLock(RUNS / f".gpu-{name}.lock")
         try:
             lock.acquire(timeout=0.1)
         except Timeout:
@@ -154,7 +167,7 @@ def _run_papermill(notebook: str, output: Path, parameters: dict[str, Any]) -> s
         sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
         try:
             papermill.execute_notebook(
-                str(io.NOTEBOOKS / f"{notebook}.ipynb"),
+                str(NOTEBOOKS / f"{notebook}.ipynb"),
                 str(output),
                 parameters,
                 progress_bar=False,
@@ -176,7 +189,7 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     cell. Folders of this machine are taken out."""
     if not output.is_file():
         return
-    notebook = io.read_json(output)
+    notebook = read_json(output)
     stamp = {"status": "failed" if reason else "completed"} | stamp
     notebook["metadata"]["study"] = stamp | ({"reason": reason} if reason else {})
     record = notebook["metadata"].get("papermill", {})
@@ -185,7 +198,7 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     if reason:
         cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
         notebook["cells"].insert(0, cell)
-    io.write_json(output, io.slim(notebook))
+    write_json(output, slim(notebook))
 
 
 def end_with_parent() -> None:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import IO, Any
 
 from pydantic import ValidationError
@@ -121,7 +120,12 @@ def make(
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
     environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
     snakemake = subprocess.Popen(
-        command, env=environment, stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
     )
     try:
         is_stopped = not follow(snakemake, due, sweep.stop_after)

@@ -30,7 +30,8 @@ def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     """Write a notebook `02_train` whose variable `result` is where its result belongs; all that
     executing it makes goes to a folder of the test's. Return the executed notebook's path."""
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path / "runs")
-    monkeypatch.setattr("lib.config.io.NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(module, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     result = result_file("02_train", "tiny", "none", 1)
 
@@ -141,7 +142,7 @@ def test_a_folder_too_long_for_a_socket_is_said_instead_of_waiting_for_ever(
 def test_a_run_holds_a_gpu_that_no_other_has(
     tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    monkeypatch.setattr(module, "RUNS", tmp_path)
     monkeypatch.delenv(module.GPUS, raising=False)
     with module._own_gpu() as none:
         assert none is None

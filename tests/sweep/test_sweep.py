@@ -46,7 +46,7 @@ def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
 def runs(smoke_tree: tuple[Tree, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
     shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
-    for module in ("lib.config.io", "lib.sweep.sweep"):
+    for module in ("lib.config.io", "lib.sweep.sweep", "lib.sweep.execute"):
         monkeypatch.setattr(f"{module}.RUNS", tmp_path / "runs")
     return tmp_path / "runs"
 
