@@ -44,8 +44,7 @@ install() {
   "$python" -m uv --version >/dev/null 2>&1 ||
     "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
   # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
-  # Compiled now, as pip does: where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
-  (cd / && "$python" -m uv pip install "${quiet[@]}" --compile-bytecode --python "$python" "$@") ||
+  (cd / && "$python" -m uv pip install "${quiet[@]}" --python "$python" "$@") ||
     "$python" -m pip install "${quiet[@]}" "$@"
 }
 
@@ -86,7 +85,10 @@ else
 fi
 prefix="$("$python" -c 'import sys; print(sys.prefix)')"
 export PATH="$prefix/bin:$PATH"
-[[ "$prefix" != "$PWD/.venv" ]] || export VIRTUAL_ENV="$prefix"
+if [[ "$prefix" == "$PWD/.venv" ]]; then
+  export VIRTUAL_ENV="$prefix"
+  unset PYTHONDONTWRITEBYTECODE # or each start would compile all that it imports, for seconds
+fi
 
 # Install what a lock says, once per lock: what runs a study, or for tests that and what they need.
 lock=requirements.lock

@@ -194,12 +194,15 @@ class MachineConfig(Section):
     compile: bool = False
     """Compile the training step with `torch.compile`, which needs a C++ compiler, or on a GPU
     Triton."""
+    graph: Literal["auto", False] = "auto"
+    """Replay a GPU's part of the training step as one CUDA graph, to the same bits in a tenth of
+    the time. auto: wherever a graph can hold the step."""
 
 
 MACHINE_SETTINGS = [name for name in MachineConfig.model_fields if name != "checkpoint_interval"]
 """Those that may move a number."""
-EVAL_SETTING = "evaluation_batch_size"
-"""The one of them that moves measures, and no weights."""
+NOT_OF_WEIGHTS = ("evaluation_batch_size", "graph")
+"""Those of them that leave weights as they are."""
 
 
 class Machine(MachineConfig):
@@ -209,6 +212,7 @@ class Machine(MachineConfig):
     micro_batch_size: int
     evaluation_batch_size: int
     processes: int = 1
+    graph: bool = False  # type: ignore[assignment]
 
 
 class RunConfig(Section):

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
-from lib.figures.style import Variant, line, offsets, table_looks, variants, widen
+from lib.figures.style import VARIANTS, Variant, line, offsets, table_looks, variants, widen
 
 LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""
@@ -27,8 +27,7 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     for y, row in enumerate(table.to_dict("records")):
         if np.isfinite(row["mean_delta"]):
             ax.hlines(y, row["t_low"], row["t_high"], color="black", linewidth=1.2)
-            face = "black" if row["decided"] else "white"
-            ax.plot(row["mean_delta"], y, "ko", markersize=5, markerfacecolor=face)
+            ax.plot(row["mean_delta"], y, markersize=5, **mark(VARIANTS["none"], row["decided"]))
         else:
             ax.plot(0.98, y, "kx", transform=ax.get_yaxis_transform())
     ax.set_yticks(range(len(table)), table["label"])
@@ -157,3 +156,9 @@ def level_text(level: Level) -> str:
         return f"{level:g}"
     mantissa, _, exponent = f"{level:.2e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def mark(look: Variant, filled: bool) -> dict[str, Any]:
+    """Write a variant's mark, filled or hollow, as matplotlib's keywords."""
+    face = look.colour if filled else "white"
+    return {"color": look.colour, "marker": look.marker, "markerfacecolor": face}

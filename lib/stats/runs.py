@@ -13,7 +13,7 @@ import pandas as pd
 from lib.config.io import nan_to_none, run_folder
 from lib.config.metrics import MEASURES
 from lib.config.preregistration import load_plan, require_stamps
-from lib.config.schema import CODE, EVAL_SETTING, MACHINE_SETTINGS, ModelConfig, recorded_config
+from lib.config.schema import CODE, MACHINE_SETTINGS, NOT_OF_WEIGHTS, ModelConfig, recorded_config
 from lib.config.study import Study, arm_id
 from lib.config.yaml import UserError
 from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
@@ -126,7 +126,7 @@ def _offence(run: RunResult, reason: str) -> ResultError:
 def machine_settings(run: RunResult) -> str:
     """Say how training was rounded: by which torch and settings of the machine; each with its steps
     where several machines made them."""
-    names = [name for name in MACHINE_SETTINGS if name != EVAL_SETTING]
+    names = [name for name in MACHINE_SETTINGS if name not in NOT_OF_WEIGHTS]
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
     ways = {
         end: ", ".join([f"torch {packages['torch']}", *(f"{n} {machine.get(n)}" for n in names)])

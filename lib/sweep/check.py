@@ -4,6 +4,7 @@ seeds can show, is said before it runs.
 The cost is that of training steps alone: the dev curve, the suite and the notebooks come on top.
 """
 
+import itertools
 import os
 import tempfile
 import time
@@ -33,6 +34,8 @@ from lib.train.trainer import Trainer, begin, initial_hashes
 
 AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
+CONTEXT = 1e9
+"""Bytes of a GPU that each process takes for CUDA itself."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
 """Operations a second that a run of a small model reaches, by device: a core, a GPU."""
 _SHORT = {"training.iterations": 5, "training.warmup_iterations": 1}
@@ -167,14 +170,22 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
     }
 
 
-def gpus(studies: list[Study]) -> list[str]:
-    """Name the GPUs that runs of some studies take turns on: one each, or all (`0,1`) where a run
-    takes several; none for studies of the CPU."""
+def gpus(studies: list[Study], jobs: int | None) -> list[str]:
+    """Name the GPU of each run that is made at the same time; none for studies of the CPU. Runs
+    share one, as many as there are cores and memory for, as most of a run's time is its notebook's;
+    or as many as `jobs` says. A run that takes several has all of them (`0,1`)."""
     if all(prepare(study).device == "cpu" for study in studies):
         return []
     names = ",".join(map(str, range(torch.cuda.device_count())))
     names = os.environ.get("CUDA_VISIBLE_DEVICES") or names
-    return names.split(",") if all(s.machine.processes == 1 for s in studies) else [names]
+    if any(study.machine.processes != 1 for study in studies):
+        return [names]
+    each = names.split(",")
+    configs = [arm.config for study in studies for arm in study.arms()]
+    needed = CONTEXT + 2 * max(sum(memory(config, size_of(config)).values()) for config in configs)
+    fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
+    wanted = jobs or min(os.cpu_count() or 1, fitting * len(each))
+    return list(itertools.islice(itertools.cycle(each), max(wanted, len(each))))
 
 
 def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:

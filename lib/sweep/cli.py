@@ -104,6 +104,7 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             marks = "not benchmark" if options.all else "not long and not benchmark"
             marks = f"not slow and {marks}" if options.fast else marks
             command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile"]
+            command += ["--no-loadscope-reorder"]  # slow files first, as tests/conftest.py has them
             os.execv(sys.executable, [*command, "-m", marks, *rest])
         case "verify":
             return verify(options.studies, options.retrain)

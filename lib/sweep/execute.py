@@ -42,7 +42,7 @@ from lib.config.yaml import HEADLESS, UserError, exit_status
 from lib.sweep.code_arms import execute_in, tree_of
 
 GPUS = "STUDY_GPUS"
-"""Environment variable that names the GPUs of a sweep, apart by semicolons."""
+"""Environment variable that names the GPU of each run side by side, apart by semicolons."""
 _READS = {
     "01_data": ("config", "data"),
     "03_analysis": ("config", "stats"),
@@ -140,11 +140,11 @@ def kernel_environment(study: Study, gpu: str | None = None) -> dict[str, str]:
 
 @contextmanager
 def _own_gpu() -> Iterator[str | None]:
-    """Hold one of the sweep's GPUs, each for one run at a time, since a second one would gain
-    nothing; give its name, None where a sweep has none."""
+    """Hold one of a sweep's places on a GPU, each for one run at a time; give the GPU's name, None
+    where a sweep has none."""
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))
-    for name in itertools.cycle(names):
-        lock = FileLock(RUNS / f".gpu-{name}.lock")
+    for place, name in itertools.cycle(enumerate(names)):
+        lock = FileLock(RUNS / f".gpu-{place}.lock")
         try:
             lock.acquire(timeout=0.1)
         except Timeout:

@@ -127,5 +127,5 @@ def import_study(file: Path) -> None:
         except (UserError, OSError, KeyError, ValueError) as error:
             raise UserError(f"{file.name}: {error}") from None
         shutil.copytree(source, study_folder(study.name), ignore=lambda *_: ["archive.json"])
-    archive(study)
+    archive(load_study(study.name))  # again, now that its runs name the commits of its arms
     print(f"{study.name}: imported, {relative(Record(study.name).place)}/")

@@ -65,7 +65,7 @@ class Sweep:
     flags: list[str] = field(default_factory=list)
     """For Snakemake."""
     jobs: int | None = None
-    """Runs at once; None: one per GPU, or per core."""
+    """Runs at once; None: as many as GPUs, or cores, have room for."""
     stop_after: float | None = None
     """Hours."""
     dry_run: bool = False
@@ -109,7 +109,7 @@ def make(
 ) -> int:
     """Have Snakemake make what is missing or stale; without a log, say what it would make. Return
     its exit status. Raises UserError where a sweep of five steps fails."""
-    gpus = check.gpus(studies) if sweep.is_local else []
+    gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or os.cpu_count() or 1 if sweep.is_local else None)
     command = snakemake_command(studies, sweep, stale, jobs)
     if log is None:

@@ -22,14 +22,15 @@ def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
     return torch.stack([ids[start : start + block_size + 1] for start in starts])
 
 
-def mean_cosine(vectors: Tensor) -> float:
-    """Mean cosine similarity over all pairs of different rows of (n, C). 1: all point one way.
+def mean_cosine(vectors: Tensor) -> Tensor:
+    """Mean cosine similarity over all pairs of different rows of (n, C), a scalar. 1: all point one
+    way.
 
     With unit vectors u, the sum over pairs is |Σu|² - n, so no n × n matrix is needed.
     """
     unit = F.normalize(vectors.detach().double(), dim=-1)
     n = len(unit)
-    return float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1)))
+    return (unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1))
 
 
 @torch.no_grad()
@@ -49,26 +50,40 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
                 reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
             )
         hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
-    targets, loss, largest, spread = windows[:, 1:].flatten(), 0.0, 0.0, 0.0
+    targets = windows[:, 1:].flatten()
+    loss, largest, spread = torch.zeros(3, dtype=torch.float64, device=windows.device)
     for logits in model.logits_in_parts(hidden):  # (n, V)
         target, targets = targets[: len(logits)], targets[len(logits) :]
         share = len(logits) / len(hidden)
-        loss += share * float(F.cross_entropy(logits, target))
-        largest += share * float(logits.amax(dim=-1).mean())
-        spread += share * float(logits.std(dim=-1).mean())
-    norms = [float(stream.norm(dim=-1).mean()) for stream in residual]
+        loss += share * F.cross_entropy(logits, target).double()
+        largest += share * logits.amax(dim=-1).mean().double()
+        spread += share * logits.std(dim=-1).mean().double()
+    norms = [stream.norm(dim=-1).mean() for stream in residual]
     affine = dict(model.transformer.emb_norm.named_parameters())
-    return {
-        "dev_loss": loss,
-        "embedding_norm": norms[0],
-        "embedding_cosine": mean_cosine(model.transformer.wte.weight),
-        "input_cosine": mean_cosine(residual[0].flatten(0, 1)),
-        **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
-        "logit_max": largest,
-        "logit_sd": spread,
-        **({"norm_gain": float(affine["weight"].mean())} if "weight" in affine else {}),
-        **({"norm_bias": float(affine["bias"].mean())} if "bias" in affine else {}),
-    }
+    return read_scalars(
+        {
+            "dev_loss": loss,
+            "embedding_norm": norms[0],
+            "embedding_cosine": mean_cosine(model.transformer.wte.weight),
+            "input_cosine": mean_cosine(residual[0].flatten(0, 1)),
+            **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
+            "logit_max": largest,
+            "logit_sd": spread,
+            **{
+                f"norm_{what}": affine[name].mean()
+                for what, name in (("gain", "weight"), ("bias", "bias"))
+                if name in affine
+            },
+        }
+    )
+
+
+def read_scalars(values: dict[str, Tensor]) -> dict[str, float]:
+    """Read scalars from the device, all at once: the host waits for it one time."""
+    if not values:
+        return {}
+    numbers = torch.stack([value.double() for value in values.values()]).tolist()
+    return dict(zip(values, numbers, strict=True))
 
 
 def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
@@ -106,11 +121,11 @@ def parameter_group(name: str) -> str:
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
     the model lacks, or that were not updated yet, are left out."""
-    sums: dict[str, list[float]] = {}
+    sums, sizes = dict[str, Tensor](), dict[str, int]()
     for name, parameter in model.named_parameters():
         moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
         if moment is not None:
-            total = sums.setdefault(parameter_group(name), [0.0, 0.0])
-            total[0] += float(moment.sum())
-            total[1] += moment.numel()
-    return {f"second_moment_{group}": total / n for group, (total, n) in sums.items()}
+            group = f"second_moment_{parameter_group(name)}"
+            sums[group] = sums.get(group, 0.0) + moment.sum().double()
+            sizes[group] = sizes.get(group, 0) + moment.numel()
+    return read_scalars({group: total / sizes[group] for group, total in sums.items()})

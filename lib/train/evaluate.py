@@ -82,20 +82,20 @@ class Tempering:
         below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
         target_logit = below.gather(1, target[:, None])[:, 0].double()
         if dev:
-            self._slopes += _slopes(below[:dev], target_logit[:dev]).cpu()
+            self._slopes = self._slopes.to(below.device) + _slopes(below[:dev], target_logit[:dev])
         if dev < len(target):
             if math.isnan(self.temperature):
-                self.temperature = fitted_temperature(*self._slopes.numpy())
+                self.temperature = fitted_temperature(*self._slopes.cpu().numpy())
             parts = []
             for temperature in (*TEMPERATURES, self.temperature):
                 total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
                 log_likelihood = target_logit[dev:] / temperature - total.log()
                 parts.append(torch.stack([log_likelihood, 1 / total]))
-            self._test.append(torch.stack(parts).cpu())
+            self._test.append(torch.stack(parts))
 
     def of_test(self) -> dict[float, tuple[Floats, Floats]]:
         """Return, by temperature, log-likelihood and confidence of each test prediction."""
-        values = torch.cat(self._test, dim=-1).numpy()  # (temperature, 2, n)
+        values = torch.cat(self._test, dim=-1).cpu().numpy()  # (temperature, 2, n)
         temperatures = (*TEMPERATURES, self.temperature)
         return {t: (log, c) for t, (log, c) in zip(temperatures, values, strict=True)}
 
@@ -149,34 +149,35 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     """Score every character of `ids` (N,) but the first, in adjacent windows of `block_size`.
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
-    and the first of a window from one; the last window may be shorter.
+    and the first of a window from one; the last window may be shorter. What is on the device stays
+    there to the end, so that the host waits once, and once for `tempering`.
     """
     device = model.transformer.wte.weight.device
+    ids = ids.to(device)
     block_size, n = model.config.block_size, len(ids) - 1
     sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
     n_full = n // block_size * block_size
     inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
     inputs += [ids[None, n_full:n]] if n_full < n else []
     start, parts, norms, samples = 0, list[dict[str, Tensor]](), list[Tensor](), list[Tensor]()
-    for windows in inputs:  # (B, T)
-        x = windows.to(device)
-        norms.append(model.transformer.embed(x).norm(dim=-1).flatten().double().cpu())
+    for x in inputs:  # (B, T)
+        norms.append(model.transformer.embed(x).norm(dim=-1).flatten().double())
         for logits in model.logits_in_parts(model.hidden(x).flatten(0, 1)):  # (n, V)
             end = start + len(logits)
-            target = ids[start + 1 : end + 1].to(device)
+            target = ids[start + 1 : end + 1]
             in_part = sampled[(sampled >= start) & (sampled < end)] - start
-            samples.append(logits[in_part.to(device)].cpu())
+            samples.append(logits[in_part.to(device)])
             top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
             columns = per_character(logits, target)
             columns |= {"confidence": (top - total).exp(), "largest_logit": top}
-            parts.append({name: column.cpu() for name, column in columns.items()})
+            parts.append(columns)
             if tempering:
                 tempering.read(logits, target)
             start = end
-    joined = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+    joined = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
-    joined["embedding_norm"] = torch.cat(norms).numpy()
-    return Scores(joined, confidence, largest, torch.cat(samples).double().numpy())
+    joined["embedding_norm"] = torch.cat(norms).cpu().numpy()
+    return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy())
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:

@@ -220,7 +220,7 @@ class Transformer(nn.Module):
         self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)  # type: ignore[no-untyped-call]
         if config.positions == "learned":
             positions = torch.empty(config.block_size, config.n_embd)
-            self.wpe = nn.Embedding.from_pretrained(positions, False)  # type: ignore[no-untyped-call]
+            self.wpe = nn.Embedding.from_pretrained(positions, freeze=False)  # type: ignore[no-untyped-call]
         self.emb_norm = embedding_normalization(config)
         self.config = config
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))

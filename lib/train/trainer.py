@@ -114,6 +114,9 @@ def train(
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
         run.from_checkpoint = run.finished
+        if run.device == "cuda" and not run.machine.graph:
+            reason = machine.why_eager(config, run.machine.processes) or "machine.graph is false"
+            print(f"Trained without a CUDA graph: {reason}")
         write_json(folder / PROVENANCE, run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
             machine.require_devices(run.machine)
@@ -211,6 +214,9 @@ class Trainer:
         """Updates in a row that fp16 skipped."""
         self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
         self.load()
+        self.update_on_device: machine.Update = self.update
+        if self.machine.graph:
+            self.update_on_device = machine.StepGraph(self.update, self.optimizer)
         if group:  # after its first backward pass DDP orders gradients, and sums, anew: a resumed
             # run must have the order of one that never stopped
             shape = self.machine.micro_batch_size, config.model.block_size
@@ -262,23 +268,38 @@ class Trainer:
                     return
 
     def training_step(self) -> None:
-        """Make one update: draw, forward, backward, clip, update, note.
-
-        Nothing here waits for the device. An update that is not finite is skipped there, and so is
-        every one after it, until the host reads the notes.
-        """
+        """Make one update: set the rate, draw a batch, and have the device do the rest. Nothing
+        here waits for the device."""
         started, training, model = time.perf_counter(), self.config.training, self.config.model
         rate = learning_rate(training, self.step)
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate * parameters["ratio"]
+        for group in self.optimizer.param_groups:
+            if self.device == "cuda":
+                group["lr"].fill_(rate * group["ratio"])
+            else:
+                group["lr"] = rate * group["ratio"]
         x, y = self.next_batch()  # (b, T) each: the rows of this process
         if model.dropout:  # the same in every arm, and after a resumption
             purpose = f"dropout/{self.step}/{self.rank}"
             torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
             self.model.train()
+        notes = self.update_on_device(x, y)
+        self.step += 1
+        row = {"step": self.step, "learning_rate": rate}
+        row["tokens"] = self.step * training.batch_size * model.block_size
+        row["seconds"] = time.perf_counter() - started
+        self.unread.append((row, self.batches, notes))
+
+    def update(self, x: Tensor, y: Tensor) -> Tensor:
+        """Do what a step does on the device with inputs and targets (b, T): forward, backward,
+        clip, update. Return what a row of the trace needs, (6,).
+
+        A CUDA graph captures this as it is, so nothing here depends on what the device found. An
+        update that is not finite is skipped, and so is every one after it, until the host reads the
+        notes.
+        """
+        training, size = self.config.training, self.machine.micro_batch_size
 
         # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
-        size = self.machine.micro_batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
             alone = self.group is None or start + size == len(x)  # the last sum is shared
@@ -314,16 +335,12 @@ class Trainer:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
-        # Note, on the device, what a row of the trace needs.
-        self.step += 1
+        # Note what a row of the trace needs.
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
         total = torch.stack(torch._foreach_norm(moments, 1)).sum()
         largest = torch.stack(torch._foreach_max(moments)).max()
         notes = [loss, norm, total, largest, skipped, diverged]
-        row = {"step": self.step, "learning_rate": rate}
-        row["tokens"] = self.step * training.batch_size * model.block_size
-        row["seconds"] = time.perf_counter() - started
-        self.unread.append((row, self.batches, torch.stack([note.double() for note in notes])))
+        return torch.stack([note.double() for note in notes])
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw inputs and targets, both (B, T), and return the rows of them that this process
@@ -391,6 +408,8 @@ class Trainer:
         self.stretches[-1]["end"] = self.step
         state = {name: getattr(self, name) for name in self._PLAIN}
         state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
+        for group in state["optimizer"]["param_groups"]:  # the same on every device
+            group |= {"lr": float(group["lr"]), "capturable": False}
         state["batch_stream"] = self.batch_stream.get_state()
         state["provenance"] = self.provenance.model_dump(mode="json")
         checkpoint.save(self.checkpoints, state)
@@ -407,6 +426,9 @@ class Trainer:
                 getattr(self, name).load_state_dict(state[name])
             self.overflows = self.overflows.to(self.device)
             self.batch_stream.set_state(state["batch_stream"])
+        if self.device == "cuda":  # where the step, and a graph of it, read the rate
+            for group in self.optimizer.param_groups:
+                group["lr"] = torch.zeros((), device=self.device)
         if not self.finished:
             self.resumed_at += [self.step] if self.step else []
             here: dict[str, Any] = {"machine": machine.describe(self.machine).model_dump()}

@@ -31,6 +31,8 @@ PLAN: dict[str, Any] = {
     },
     "smallest_effect_of_interest": {"loss": 0.03},
 }
+BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
+FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
 
 
 class Parameters:
@@ -61,8 +63,8 @@ class Parameters:
     def plan(self, **changes: Any) -> Path:
         return self.write("plans/p.yaml", PLAN | changes)
 
-    def freeze(self) -> Plan:
-        return freeze("p.yaml", lambda _: ({"tinyshakespeare": TEXT}, [SUITE]))
+    def freeze(self, file: str = "p.yaml") -> Plan:
+        return freeze(file, lambda _: ({"tinyshakespeare": TEXT}, [SUITE]))
 
     def git(self, *words: str) -> str:
         return run_git(self.top, *words)

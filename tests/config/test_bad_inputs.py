@@ -231,7 +231,7 @@ BAD = [
     MINIMAL + "model: !x y",
     MINIMAL + "model: \x07",
     MINIMAL + "model: " + "{a: " * 3000 + "1" + "}" * 3000,
-    MINIMAL + "seeds2: " + "[" * 5000 + "]" * 5000,
+    MINIMAL + "seeds2: " + "[" * 1000 + "]" * 1000,
     "name: little\nseeds: [" + "9" * 5000 + "]",
     "name: " + "a" * 300 + "\nseeds: [0]",
     MINIMAL + "factors: {corpus.source: [" + "x" * 250 + ".txt, y.txt]}",

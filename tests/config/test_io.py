@@ -133,10 +133,6 @@ def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_inpu
     ("path", "shown"),
     [
         (io.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
-        (
-            io.executed_notebook("02_train", "final", "none", 3),
-            "runs/final/none/seed-3/02_train.ipynb",
-        ),
         (io.result_file("02_train", "final", "none", 3), "runs/final/none/seed-3/result.json"),
         (io.PAPER, "papers/embedding-norm"),
         (io.PARAMS / "final.yaml", "params/final.yaml"),

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from lib.config import preregistration
 from lib.config.io import sha256
 from lib.config.plan import Plan, read_plan
 from lib.config.preregistration import (
@@ -17,12 +16,11 @@ from lib.config.preregistration import (
 )
 from lib.config.study import load_study
 from lib.config.yaml import ConfigError, UsageError, UserError
-from tests.config.samples import PLAN, STUDY, SUITE, TEXT, Parameters, run_at
+from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, SUITE, TEXT, Parameters, run_at
 from tests.conftest import run_git
 
-BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
-FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
 CHANGED = "its parameters are not those"
+OTHER_SEEDS = "its seeds are not those drawn from the plan"
 
 
 @pytest.fixture
@@ -74,18 +72,12 @@ def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(
     [
         ({"training": {"iterations": 301}}, CHANGED),
         ({"evaluation": {"items_per_task": 10}}, CHANGED),
-        (
-            {"factors": {"model.embedding_norm": ["layernorm", "none"]}},
-            CHANGED,
-        ),
-        (
-            {"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}},
-            CHANGED,
-        ),
+        ({"factors": {"model.embedding_norm": ["layernorm", "none"]}}, CHANGED),
+        ({"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}}, CHANGED),
         # Seeds added until a result is found would be optional stopping.
-        ({"seeds": {"count": 2}}, "its seeds are not those drawn from the plan"),
-        ({"seeds": {"count": 4}}, "its seeds are not those drawn from the plan"),
-        ({"seeds": [1, 2, 3]}, "its seeds are not those drawn from the plan"),
+        ({"seeds": {"count": 2}}, OTHER_SEEDS),
+        ({"seeds": {"count": 4}}, OTHER_SEEDS),
+        ({"seeds": [1, 2, 3]}, OTHER_SEEDS),
         ({"machine": {"threads": 2}, "training": {"iterations": 300}}, ""),  # as by default
     ],
 )
@@ -141,22 +133,18 @@ def test_what_git_cannot_tell_is_neither_yes_nor_no(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    commit: str | None = "1" * 40
+    path, commit = frozen.plans / "p.yaml", "1" * 40
     if case == "a zip":
         (frozen.top / "lib").mkdir()
         (frozen.top / "lib" / "VERSION").write_text("1" * 40, "utf-8")
     elif case != "no git":
-        text = (frozen.plans / "p.yaml").read_text("utf-8")
+        text = path.read_text("utf-8")
         if case == "never committed":
-            (frozen.plans / "p.yaml").unlink()
+            path.unlink()
         commit = frozen.commit()
-        (frozen.plans / "p.yaml").write_text(text, "utf-8")
+        path.write_text(text, "utf-8")
     if case == "changed and not committed":
-        (frozen.plans / "p.yaml").write_text(text.replace("A trial", "Another"), "utf-8")
-    if case.startswith("a run outside"):
-        commit = None
-    if case.startswith("a commit"):
-        commit = "1" * 40
+        path.write_text(text.replace("A trial", "Another"), "utf-8")
     if case == "a shallow clone":
         frozen.commit()
         clone = tmp_path_factory.mktemp("shallow") / "clone"
@@ -165,7 +153,8 @@ def test_what_git_cannot_tell_is_neither_yes_nor_no(
             monkeypatch.setattr(f"lib.config.{module}.ROOT", clone)
     if case.startswith("another user"):
         monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    claim = judged(run_at(commit))
+    made_at = {"a run outside git": None, "a commit that is not here": "1" * 40}
+    claim = judged(run_at(made_at.get(case, commit)))
     assert claim.name == "UNVERIFIED"
     (reason,) = claim.reasons
     assert remedy in reason
@@ -250,13 +239,9 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
     with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
         begin_plan("another.yaml", None)
 
-    def freeze() -> Plan:
-        data = {"tinyshakespeare": TEXT}, [SUITE]
-        return preregistration.freeze("decay.yaml", lambda _: data)
-
     def faults() -> list[str]:
         with pytest.raises(UserError) as error:
-            freeze()
+            parameters.freeze("decay.yaml")
         return str(error.value).split("\nerror: ")
 
     assert faults() == [
@@ -273,16 +258,17 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
         "decay.yaml: smallest_effect_of_interest: has none of perplexity; write the smallest "
         "difference that matters",
     ]
+    assert template.read_text("utf-8") == text  # nothing is fixed of it
     template.write_text(text.replace("  perplexity:", "  perplexity: 0.4"), "utf-8")
     decay = {"name": "decay", "factors": factors, "seeds": {"count": 2}, "plan": "decay.yaml"}
     parameters.write("decay.yaml", decay)
     parameters.write("listed.yaml", {"name": "listed", "seeds": [7, 5]})
-    fixed = freeze().frozen["decay"]
+    fixed = parameters.freeze("decay.yaml").frozen["decay"]
     assert (fixed.seeds, fixed.used_seeds, fixed.suite) == (2, [5, 7], [SUITE])
     assert fixed.corpus == {"tinyshakespeare": TEXT}
     assert len(load_study("decay").seeds) == 2
     before = sha256(template)
-    assert freeze().frozen["decay"] == fixed
+    assert parameters.freeze("decay.yaml").frozen["decay"] == fixed
     assert sha256(template) == before  # no other seeds for trying
     assert text.splitlines()[0] in template.read_text("utf-8")  # comments stay
 
@@ -291,19 +277,7 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen: Parameters) -> N
     drawn = load_study("trial").seeds
     frozen.study(name="next", plan="q.yaml")
     frozen.write("plans/q.yaml", PLAN | {"confirmatory": ["next"]})
-    data = {"tinyshakespeare": TEXT}, [SUITE]
-    again = preregistration.freeze("q.yaml", lambda _: data)
-    assert again.frozen["next"].used_seeds == sorted(drawn)
-
-
-def test_what_a_plan_lacks_is_said_before_it_is_fixed(parameters: Parameters) -> None:
-    parameters.study()
-    path = parameters.plan(smallest_effect_of_interest={})
-    before = sha256(path)
-    said = "^p.yaml: smallest_effect_of_interest: has none of loss"
-    with pytest.raises(UserError, match=said):
-        parameters.freeze()
-    assert sha256(path) == before
+    assert frozen.freeze("q.yaml").frozen["next"].used_seeds == sorted(drawn)
 
 
 @pytest.mark.parametrize(

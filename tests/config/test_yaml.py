@@ -1,16 +1,12 @@
 """YAML is read as version 1.2 says, without surprises, and a command says what stopped it."""
 
-import errno
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lib.config.yaml import ConfigError, UserError, exit_status, read_yaml
-
-
-class RefusedError(UserError):
-    status = 2
+from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml
 
 
 @pytest.mark.parametrize(
@@ -18,12 +14,8 @@ class RefusedError(UserError):
     [
         (UserError("no such thing; name another"), 1, "no such thing; name another"),
         (ConfigError("model: is missing; add it"), 1, "model: is missing; add it"),
-        (RefusedError("flag -x"), 2, "flag -x"),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "runs"),
-            1,
-            "No space left on device (runs)",
-        ),
+        (UsageError("flag -x"), 2, "flag -x"),
+        (OSError(ENOSPC, "No space left on device", "runs"), 1, "No space left on device (runs)"),
     ],
 )
 def test_what_stops_a_command_is_one_line_and_a_status(

@@ -13,15 +13,7 @@ from lm_eval.tasks import TaskManager
 
 from lib.config.schema import CorpusConfig
 from lib.data import suite as suite_of
-from lib.data.suite import (
-    MIN_ITEMS,
-    Item,
-    LeakageFilter,
-    Suite,
-    Task,
-    build_suite,
-    prepare_suite,
-)
+from lib.data.suite import MIN_ITEMS, Item, LeakageFilter, Suite, Task, build_suite, prepare_suite
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES
 from lib.data.text import Corpus, load_corpus
 

@@ -17,13 +17,7 @@ import pytest
 import torch
 
 from lib.config.schema import CorpusConfig
-from lib.data.text import (
-    KNOWN,
-    Corpus,
-    CorpusError,
-    load_corpus,
-    sample_batch,
-)
+from lib.data.text import KNOWN, Corpus, CorpusError, load_corpus, sample_batch
 from tests.data.conftest import FromText, nine_to_one
 
 # ---- what is known by name
@@ -116,13 +110,10 @@ def test_a_wrong_download_leaves_nothing_behind_and_says_what_to_do(
 ) -> None:
     if content:
         (served / "little.txt").write_bytes(content)
-    with pytest.raises(CorpusError, match=r"^little: no file with SHA-256") as error:
+    said = rf"^little: no file with SHA-256 .* data/little.txt \(from {KNOWN['little'][2]}\); "
+    with pytest.raises(CorpusError, match=said + "attach a Kaggle .*; or set corpus.source"):
         load_corpus(CorpusConfig(source="little"))
     assert list(data.iterdir()) == []
-    assert str(error.value).endswith(
-        f"Provide it in one of three ways: put it at data/little.txt (from {KNOWN['little'][2]}); "
-        "attach a Kaggle input that holds little.txt; or set corpus.source to a text file's path"
-    )
 
 
 # ---- a text of one's own
@@ -266,23 +257,15 @@ BAD: list[tuple[str, bytes, str]] = [
     (
         "own.txt.gz",
         gzip.compress(b"to be " * 99, mtime=0),
-        "own.txt.gz: not UTF-8 at byte 1; unpack it, or",
+        "gz: not UTF-8 at byte 1; unpack it",
     ),
-    (
-        "own.txt",
-        ("a" * 95 + "zaéaa").encode(),
-        "corpus.tokenizer: symbol 'z', 'é' was unseen in training",
-    ),
+    ("own.txt", ("a" * 95 + "zaéaa").encode(), "corpus.tokenizer: symbol 'z', 'é' was unseen"),
     ("d.parquet", LINES, "d.parquet: cannot be read as documents: Parquet magic bytes not found"),
     ("d.parquet", parquet(content=["a"], id=[1]), "Current columns in the dataset: ['content', "),
     ("d.jsonl", MANY + b'{"content": "a"}', "not every document has a 'text' that is one"),
     ("d.jsonl", MANY + b'{"text": 1}', "not every document has a 'text' that is one"),
     ("d.jsonl", MANY + b"[1]", "d.jsonl: cannot be read as documents: JSON parse error"),
-    (
-        "d.jsonl",
-        b'{"text": "\\ud800"}',
-        "documents: JSON parse error: The surrogate pair in string",
-    ),
+    ("d.jsonl", b'{"text": "\\ud800"}', "documents: JSON parse error: The surrogate pair in"),
     ("d.jsonl", b"", "d.jsonl: cannot be read as documents"),
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11, or join them to one"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .parquet; "),

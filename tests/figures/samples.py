@@ -14,7 +14,7 @@ from lib.figures import style
 from lib.figures.study import StudyFigures
 from lib.results import RunResult
 from tests.conftest import TINY
-from tests.samples import sample_runs
+from tests.samples import made_up
 
 RATE = "training.learning_rate"
 TABLES: dict[str, list[dict[str, Any]]] = {
@@ -33,16 +33,13 @@ GRID = study_of({"model.embedding_norm": ["none", "layernorm"], RATE: [1e-3, 1e-
 
 
 def runs_of(study: Study, kept: dict[str, Any]) -> list[RunResult]:
-    sample = sample_runs(ONE_FACTOR)[0]
     return [
-        sample.model_copy(
-            update={"arm": arm.id, "baseline": arm.baseline, "levels": arm.levels, "seed": seed,
-                    "variant": arm.variant, "setting": arm.setting,
-                    "measures": {"perplexity": 20.0 + seed + len(arm.id)}, "tables": kept}
+        made_up(study, arm, seed).model_copy(
+            update={"measures": {"perplexity": 20.0 + seed + len(arm.id)}, "tables": kept}
         )
         for arm in study.arms()
         for seed in study.seeds
-    ]  # fmt: skip
+    ]
 
 
 def series_of(study: Study) -> pd.DataFrame:

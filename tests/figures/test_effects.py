@@ -31,7 +31,7 @@ def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax: Ax
     assert [(list(m.get_xdata()), list(m.get_ydata())) for m in (decided, undecided)] == [
         ([-1.0], [0]), ([0.5], [1])
     ]  # fmt: skip
-    assert [m.get_markerfacecolor() for m in (decided, undecided)] == ["black", "white"]
+    assert [m.get_markerfacecolor() for m in (decided, undecided)] == ["#000000", "white"]
     assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [2])
     np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[-2.0, 0], [-0.5, 0]])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["costs", "helps", "none"]
@@ -99,46 +99,17 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -
     assert ax.get_yscale() == "linear"
 
 
-@pytest.fixture
-def seeds() -> pd.DataFrame:
-    values = {"none": [20.0, 22.0], "layernorm": [19.0, np.nan]}
-    return pd.DataFrame(
-        [
-            {"variant": variant, "seed": seed, "perplexity": value}
-            for variant, column in values.items()
-            for seed, value in enumerate(column)
-        ]
-    )
-
-
 def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
-    ax: Axes, seeds: pd.DataFrame
+    ax: Axes, runs: pd.DataFrame
 ) -> None:
+    seeds = runs[runs[RATE] == 1e-2].replace({"perplexity": {27.0: np.nan}})
     assert paired_seeds(seeds, "perplexity", ax) is ax
     first, second, baseline, arm = (line.get_ydata() for line in ax.lines)
-    assert (list(baseline), list(arm)) == ([21.0, 21.0], [19.0, 19.0])  # means
-    assert list(first) == [20.0, 19.0]
-    assert second[0] == 22.0
+    assert (list(baseline), list(arm)) == ([31.0, 31.0], [25.0, 25.0])  # means
+    assert list(first) == [30.0, 25.0]
+    assert second[0] == 32.0
     assert np.isnan(second[1])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
-
-
-@pytest.mark.parametrize(
-    ("names", "turned"),
-    [
-        (["none", "layernorm", "rmsnorm"], False),
-        (["none", "layernorm", "rmsnorm", "scale"], True),
-        (["main", "relu-squared"], False),
-        (["main", "relu-squared", "swish-gated"], True),
-    ],
-)
-def test_names_that_would_run_into_one_another_are_turned(
-    names: list[str], turned: bool, ax: Axes
-) -> None:
-    table = pd.DataFrame({"variant": names, "seed": 0, "perplexity": 20.0})
-    paired_seeds(table, "perplexity", ax)
-    assert {label.get_rotation() > 0 for label in ax.get_xticklabels()} == {turned}
-    assert ax.get_xlabel() == ""
 
 
 def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax: Axes) -> None:

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.config.io import ROOT
-from lib.config.schema import EmbeddingNorm, Level
-from lib.figures.effects import level_text
+from lib.config.schema import EmbeddingNorm
 from lib.figures.style import (
     STYLE,
     VARIANTS,
@@ -23,9 +22,7 @@ from lib.figures.style import (
     facets,
     looks,
     save,
-    spread,
     table_looks,
-    widen,
 )
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
@@ -102,29 +99,6 @@ def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
         assert away.min() <= 2
 
 
-@pytest.mark.parametrize(
-    ("level", "text"),
-    [(3e-4, "3e-4"), (1.93e-4, "1.93e-4"), (0.01, "0.01"), (1.0, "1"), (0, "0"), (-0.5, "-0.5"),
-     (None, "none"), (float("nan"), "none"), (True, "true"), ("cosine", "cosine")],
-)  # fmt: skip
-def test_levels_are_written_short(level: Level, text: str) -> None:
-    assert level_text(level) == text
-
-
-def test_differences_of_many_magnitudes_get_an_axis_that_shows_them() -> None:
-    for values, scale in (([0.1, -0.2, 0.3], "linear"), ([0.1, -0.2, 9.0], "symlog")):
-        ax = Figure().add_subplot()
-        widen(ax, pd.Series([0.0, *values]))
-        assert ax.get_yscale() == scale
-
-
-@pytest.mark.parametrize(
-    ("n", "at_most", "expected"), [(2, 6, [0, 1]), (6, 2, [0, 5]), (12, 6, [0, 2, 4, 7, 9, 11])]
-)
-def test_spread_keeps_the_first_and_the_last(n: int, at_most: int, expected: list[int]) -> None:
-    assert spread([str(i) for i in range(n)], at_most) == [str(i) for i in expected]
-
-
 def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     tmp_path: Path, shown: list[Figure]
 ) -> None:
@@ -145,22 +119,3 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     assert figure.get_suptitle() == ""  # the caption says it
     assert figure.get_figwidth() == 6.75
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.pdf", "f.png"]
-
-
-@pytest.mark.parametrize(
-    ("rows", "grid", "width"),
-    [(1, (1, 1), 3.25), (2, (1, 2), 6.75), (4, (2, 2), 6.75), (5, (2, 3), 6.75)],
-)
-def test_the_rows_of_one_setting_stand_side_by_side(
-    tmp_path: Path, shown: list[Figure], rows: int, grid: tuple[int, int],
-    width: float,
-) -> None:  # fmt: skip
-    with facets("f", tmp_path, [str(i) for i in range(rows)], [""]) as axes:
-        pass
-    assert next(iter(axes.values())).get_gridspec().get_geometry() == grid
-    assert len(shown[0].axes) == rows
-    assert shown[0].get_figwidth() == width
-    pdf = (tmp_path / "f.pdf").read_bytes()
-    box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", pdf)
-    assert box is not None
-    assert float(box[1]) == pytest.approx(72 * width)

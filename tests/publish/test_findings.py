@@ -1,12 +1,15 @@
 """A paper's notebook finds again what is committed, or it is named."""
 
+import ast
 import json
 import zlib
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from lib.config.io import PAPER
 from lib.publish import findings
 
 CODE = """
@@ -50,3 +53,13 @@ def test_findings_are_executed_again_and_compared_by_value(paper: Path) -> None:
     wrong_table, wrong_figure = findings.check(paper)
     assert "dose.loss is 0.2500001, and 0.25 by" in wrong_table
     assert "dose.pdf is not what" in wrong_figure
+
+
+def test_what_the_published_notebook_imports_from_lib_is_there() -> None:
+    notebook = nbformat.read(PAPER / findings.NOTEBOOK, as_version=4)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    asked = [(node.module or "", name.name) for node in imports for name in node.names]
+    asked = [(module, name) for module, name in asked if module.startswith("lib.")]
+    assert len(asked) > 5
+    assert not [name for name in asked if not hasattr(import_module(name[0]), name[1])]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import ttost_paired
 
 from lib.stats.paired import (
     RESAMPLES,
@@ -45,7 +46,7 @@ def pairs() -> tuple[np.ndarray, np.ndarray]:
 # One contrast
 
 
-def test_a_contrast_is_what_scipy_says(pairs):
+def test_a_contrast_is_what_scipy_and_statsmodels_say(pairs):
     baseline, arm = pairs
     result = contrast(baseline, arm, margin=0.3)
     test = stats.ttest_rel(arm, baseline)
@@ -53,6 +54,7 @@ def test_a_contrast_is_what_scipy_says(pairs):
     assert (result["n"], result["n_dropped"]) == (7, 0)
     assert (result["t_low"], result["t_high"]) == pytest.approx((interval.low, interval.high))
     assert result["t_p"] == pytest.approx(test.pvalue)
+    assert result["tost_p"] == pytest.approx(ttost_paired(arm, baseline, -0.3, 0.3)[0])
     assert result["mean_baseline"] == pytest.approx(baseline.mean())
     assert result["sd_arm"] == pytest.approx(arm.std(ddof=1))
     assert result["mean_delta"] == pytest.approx(result["mean_arm"] - result["mean_baseline"])

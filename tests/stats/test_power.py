@@ -46,6 +46,17 @@ def test_the_minimum_detectable_effect_is_statsmodels_in_units_of_sd(n, alpha, p
         assert found == pytest.approx(2 * expected, rel=1e-5)
 
 
+def test_without_spread_or_seeds_there_is_no_minimum():
+    assert np.isnan(minimum_detectable_effect(0.0, 5))
+    assert np.isnan(minimum_detectable_effect(1.0, 1))
+
+
+@pytest.mark.parametrize(("d_z", "n"), [(0.0, 5), (0.5, 20), (1.0, 10), (1.682, 5)])
+def test_the_power_of_a_difference_is_statsmodels(d_z: float, n: int) -> None:
+    peer = TTestPower().power(d_z, n, 0.05)
+    assert sum(power_of(DIFFERS, 0.3 * d_z, 0.3, n, 0.05)) == pytest.approx(peer, abs=0.01)
+
+
 def test_the_power_of_an_equivalence_is_that_of_simulated_studies() -> None:
     samples = np.random.default_rng(1).normal(0.2, 1.0, size=(20_000, 12))
     error = samples.std(axis=1, ddof=1) / 12**0.5

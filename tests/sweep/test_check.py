@@ -60,20 +60,12 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
     [
         ({"plan": "absent.yaml"}, "plan: there is no params/plans/absent.yaml ("),
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
-        pytest.param(
-            {"machine": {"device": "cuda"}},
-            "machine.device: 'cuda' does not work on this machine",
-            marks=WITHOUT_GPU,
-        ),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
-        (
-            {"factors": {"model.block_size": [8, 60_000]}},
-            "synthetic: too short: the train part has 19800 characters and model.block_size 60000",
-        ),
+        ({"factors": {"model.block_size": [8, 60_000]}}, "synthetic: too short: the train part"),
     ],
 )
 def test_trouble_is_found_early_and_never_hides_anothers(
@@ -197,15 +189,12 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study: Study) -> None:
     assert lines[-1].startswith("Power takes a plan with hypotheses")
 
 
-def claiming(**claim: Any) -> Plan:
+def test_the_power_is_the_textbook_s() -> None:
     test = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0", "loss"]}
     content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
-    content |= {"hypotheses": {"h": test | claim}, "smallest_effect_of_interest": {"loss": 0.05}}
-    return Plan.model_validate(content)
-
-
-def test_the_power_is_the_textbook_s() -> None:
-    _, table, warning = power(claiming(direction="differs"), 8, 0.5, "0.5")
+    content |= {"hypotheses": {"h": test | {"direction": "differs"}}}
+    content |= {"smallest_effect_of_interest": {"loss": 0.05}}
+    _, table, warning = power(Plan.model_validate(content), 8, 0.5, "0.5")
     header, row = table.splitlines()
     assert header.split() == ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
     *_, found, seeds = row.split()

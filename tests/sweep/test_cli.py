@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -65,18 +64,6 @@ def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
     assert error.startswith(f"error: {message}")
-
-
-def test_a_full_disk_is_said_to_be(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device", "runs")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr("lib.sweep.check.load_and_check", lambda *_: [])
-    assert cli.main(["smoke"]) == 1
-    assert capsys.readouterr().err == "error: No space left on device (runs)\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["verify", "--help"]])

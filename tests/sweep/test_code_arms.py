@@ -1,12 +1,11 @@
 """Commits as arms: what cannot be one, in one line, and a change to the model as an arm."""
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lib.config.io import read_json
 from lib.config.study import Study
 from lib.config.yaml import ConfigError
 from lib.sweep.code_arms import resolve
@@ -82,11 +81,9 @@ def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path: Pa
     assert status == 0, text
 
     commits = {name: git("rev-parse", name) for name in ("main", "patch")}
-    assert json.loads((tree.root / "runs/patched/commits.json").read_text()) == commits
-    results: dict[str, Any] = {
-        name: json.loads((tree.run_folder("patched", name) / "result.json").read_text())
-        for name in commits
-    }
+    assert read_json(tree.root / "runs/patched/commits.json") == commits
+    files = {name: tree.run_folder("patched", name) / "result.json" for name in commits}
+    results = {name: read_json(file) for name, file in files.items()}
     trained = {name: result["provenance"]["trained"] for name, result in results.items()}
     for name, commit in commits.items():
         assert trained[name]["code"] == commit

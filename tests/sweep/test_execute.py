@@ -166,20 +166,17 @@ def test_a_run_holds_a_gpu_that_no_other_has(
 
 
 ORPHAN = (
-    "from lib.sweep.execute import end_with_parent\nend_with_parent()\n{}\n"
-    "import time\ntime.sleep(60)"
+    "import time\nfrom lib.sweep.execute import end_with_parent\n"
+    "end_with_parent()\nprint('ready', flush=True)\ntime.sleep(60)"
 )
 
 
 @pytest.mark.slow
 def test_a_process_ends_with_the_one_that_started_it() -> None:
     """Also when that was killed."""
-    start = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {!r}])\n"
-    start += "time.sleep(60)"
-    ready = "print('ready', flush=True)"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", start.format(ORPHAN.format(ready))], cwd=ROOT, stdout=subprocess.PIPE
-    )
+    start = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {ORPHAN!r}])\n"
+    command = [sys.executable, "-c", start + "time.sleep(60)"]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     assert parent.stdout
     assert parent.stdout.readline() == b"ready\n"
     (child,) = psutil.Process(parent.pid).children()

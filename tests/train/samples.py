@@ -1,24 +1,26 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 import torch
 import yaml
-from torch import Tensor
+from safetensors.torch import save_file
 
-from lib.config.io import run_folder
+from lib.config.io import run_folder, write_json
 from lib.config.schema import ModelConfig, RunConfig
 from lib.config.study import Study, load_study
 from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance
 from lib.train import trainer as training
 from lib.train.evaluate import measure, write_result
+from lib.train.hugging_face import config_json, named_weights
 from lib.train.machine import random_stream
-from lib.train.model import GPT, RMS_EPS, ROTARY_BASE
+from lib.train.model import GPT, RMS_EPS, ROTARY_BASE, weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, beginning
 
@@ -55,6 +57,35 @@ def train(
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 
 
+class KilledError(Exception):
+    pass
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """End training after `step`, before anything of it is kept, as a kill would."""
+    training_step = Trainer.training_step
+
+    def then_killed(run: Trainer) -> None:
+        training_step(run)
+        if run.step == step:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        patch.setattr(Trainer, "training_step", then_killed)
+        yield
+        pytest.fail(f"training ended before step {step}")
+
+
+def assert_same(trained: Trainer, other: Trainer) -> None:
+    """Two runs took the same path, to the bit: weights, trace, curve and batches."""
+    assert weights_digest(trained.model) == weights_digest(other.model)
+    for name in ("trace", "curve"):
+        one, two = (getattr(run, name).drop(columns="seconds") for run in (trained, other))
+        pd.testing.assert_frame_equal(one, two, check_exact=True)
+    assert trained.batches == other.batches
+
+
 @contextmanager
 def finished_study(folder: Path, **content: object) -> Iterator[Study]:
     """A small study in a folder of its own, trained, and measured without the suite on little
@@ -82,12 +113,15 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
         yield study
 
 
+def gpt(vocab_size: int = 65, **fields: object) -> GPT:
+    """A model as it begins."""
+    return GPT(ModelConfig.model_validate(fields), vocab_size, random_stream(0, "weights"))
+
+
 def make_model(corpus: Corpus, **fields: object) -> GPT:
     """A small model with opinions: its weights are far larger than at initialisation."""
     settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
-    model = GPT(
-        ModelConfig.model_validate(settings | fields), corpus.vocab_size, random_stream(0, "w")
-    )
+    model = gpt(corpus.vocab_size, **settings | fields)
     with torch.no_grad():
         for parameter in model.transformer.h.parameters():
             if parameter.ndim == 2:
@@ -105,37 +139,19 @@ def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
 
 
-def hugging_face(
-    n_layer: int, n_head: int, n_embd: int, block_size: int, vocab_size: int = 65
+def as_loaded(
+    model: GPT, vocab_size: int, folder: Path, end: int | None = None
 ) -> "GPT2LMHeadModel":
-    """The peer: Hugging Face's GPT-2, without dropout."""
-    from transformers import GPT2Config, GPT2LMHeadModel  # seconds, which few tests need to wait
+    """The peer: Hugging Face's GPT-2 with our weights, read from a folder."""
+    from transformers import AutoModelForCausalLM  # seconds, which few tests need to wait
 
-    config = GPT2Config(
-        vocab_size=vocab_size,
-        n_positions=block_size,
-        n_embd=n_embd,
-        n_layer=n_layer,
-        n_head=n_head,
-        activation_function="gelu",
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        use_cache=False,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Convert a state dict from our layout to Hugging Face GPT-2's, or back.
-
-    Hugging Face keeps the four linear weights of a block transposed (`Conv1D`) and also lists the
-    shared output projection, which is left out here.
-    """
-    linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-    for name, tensor in state.items():
-        if name != "lm_head.weight":
-            yield name, tensor.t().contiguous() if name.endswith(linear) else tensor
+    write_json(folder / "config.json", config_json(model.config, vocab_size, end))
+    weights = named_weights(model)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    peer, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert peer.config.tie_word_embeddings == ("lm_head.weight" not in weights)
+    return peer.eval()
 
 
 def nanochat(model: GPT) -> "NanoChatForCausalLM":

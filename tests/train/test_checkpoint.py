@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -15,36 +14,17 @@ from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.train import checkpoint
 from lib.train import trainer as training
-from lib.train.checkpoint import State
-from lib.train.model import weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, change
-from tests.train.samples import begun, train
-
-
-class KilledError(Exception):
-    pass
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Trainer:
-    return train(RunConfig.model_validate(TINY), corpus, 0, tmp_path_factory.mktemp("whole"))
+from tests.train.samples import KilledError, assert_same, begun, killed_at, train
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
-    """A run that was killed after step 10 of 12 and has checkpoints of the steps 5 and 10."""
-    folder, saving = tmp_path_factory.mktemp("before") / "run", checkpoint.save
-
-    def save_and_stop(place: Path, state: State) -> None:
-        saving(place, state)
-        if state["step"] == 10:
-            raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "save", save_and_stop)
-        with pytest.raises(KilledError):
-            train(RunConfig.model_validate(TINY), corpus, 0, folder)
+    """A run that was killed after step 11 of 12 and has checkpoints of the steps 5 and 10."""
+    folder = tmp_path_factory.mktemp("before") / "run"
+    with killed_at(11):
+        train(RunConfig.model_validate(TINY), corpus, 0, folder)
     return folder
 
 
@@ -56,13 +36,6 @@ def ruin(stopped: Path, tmp_path: Path) -> Path:
 
 def saved(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoints/*/step-*"))
-
-
-def assert_same(trained: Trainer, whole: Trainer) -> None:
-    assert weights_digest(trained.model) == weights_digest(whole.model)
-    for one, other in ((trained.trace, whole.trace), (trained.curve, whole.curve)):
-        pd.testing.assert_frame_equal(one.drop(columns="seconds"), other.drop(columns="seconds"))
-    assert trained.batches == whole.batches
 
 
 def flip_a_bit(path: Path) -> None:
@@ -104,14 +77,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     ruin: Path,
     tiny: RunConfig,
     corpus: Corpus,
-    whole: Trainer,
+    undisturbed: Trainer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     broken = [saved(ruin)[i] for i in which]
     for path in broken:
         damage(path)
     trained = train(tiny, corpus, 0, ruin)
-    assert_same(trained, whole)
+    assert_same(trained, undisturbed)
     assert trained.resumed_at == resumed_at
     said = capsys.readouterr().err.splitlines()
     if damage in (flip_a_bit, empty, make_a_folder):
@@ -124,13 +97,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 
 
 def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_are(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, whole: Trainer
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     train(tiny, corpus, 0, tmp_path)
     assert [path.name[:15] for path in saved(tmp_path)] == ["step-0000000010", "step-0000000012"]
     again = train(tiny, corpus, 0, tmp_path)
-    assert (whole.from_checkpoint, again.from_checkpoint) == (False, True)
-    assert_same(again, whole)
+    assert (undisturbed.from_checkpoint, again.from_checkpoint) == (False, True)
+    assert_same(again, undisturbed)
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved_the_last_one_by_step(tmp_path: Path) -> None:
@@ -180,18 +153,18 @@ def test_the_provenance_of_another_run_is_refused(
     [{"micro_batch_size": 2}, {"evaluation_batch_size": 8, "activation_checkpointing": True}],
 )
 def test_training_continues_under_other_settings_of_the_machine_and_tells_its_stretches(
-    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, whole: Trainer
+    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, undisturbed: Trainer
 ) -> None:
     trained = train(change(tiny, "machine", **settings), corpus, 0, ruin)
     assert trained.resumed_at == [10]
     assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 10), (10, 12)]
     first, last = (stretch["machine"] for stretch in trained.stretches)
-    assert first == whole.stretches[0]["machine"]
+    assert first == undisturbed.stretches[0]["machine"]
     assert last == first | settings
     assert trained.provenance.machine.model_dump() == first  # as it was begun
-    assert trained.batches == whole.batches
-    np.testing.assert_array_equal(trained.trace["loss"][:10], whole.trace["loss"][:10])
-    np.testing.assert_allclose(trained.trace["loss"], whole.trace["loss"], rtol=1e-5)
+    assert trained.batches == undisturbed.batches
+    np.testing.assert_array_equal(trained.trace["loss"][:10], undisturbed.trace["loss"][:10])
+    np.testing.assert_allclose(trained.trace["loss"], undisturbed.trace["loss"], rtol=1e-5)
 
 
 def test_a_run_that_stays_on_its_machine_has_one_stretch(

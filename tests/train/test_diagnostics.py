@@ -3,7 +3,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.config.schema import ModelConfig
 from lib.data.text import Corpus
 from lib.train.diagnostics import (
     PARAMETER_GROUPS,
@@ -15,14 +14,10 @@ from lib.train.diagnostics import (
     snapshot,
 )
 from lib.train.evaluate import score
-from lib.train.machine import random_stream
-from lib.train.model import GPT, optimizer_groups
+from lib.train.model import optimizer_groups
+from tests.train.samples import gpt
 
-
-def gpt(corpus: Corpus, **fields: object) -> GPT:
-    small = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
-    config = ModelConfig.model_validate(small | fields)
-    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
 
 
 def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
@@ -37,31 +32,29 @@ def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: 
     [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],
 )
 def test_mean_cosine_of_hand_made_cases(vectors: list[list[float]], expected: float) -> None:
-    assert mean_cosine(torch.tensor(vectors, dtype=torch.float32)) == pytest.approx(expected)
+    cosine = mean_cosine(torch.tensor(vectors, dtype=torch.float32)).item()
+    assert cosine == pytest.approx(expected)
 
 
 def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
-    model = gpt(corpus, embedding_norm="layernorm")
+    model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
     windows = evenly_spaced_windows(corpus.dev, 4, 16)
     shot = snapshot(model, windows)
     with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
         assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
     singly = [score(model, window, 1) for window in windows]
-    assert shot["dev_loss"] == pytest.approx(
-        np.mean([s.columns["nll"].mean() for s in singly]), rel=1e-5
-    )
+    losses = [s.columns["nll"].mean() for s in singly]
+    assert shot["dev_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     norms = [s.columns["embedding_norm"].mean() for s in singly]
     assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     x = model.transformer.embed(windows[:, :-1])
+    assert shot["input_cosine"] == pytest.approx(mean_cosine(x.flatten(0, 1)).item(), rel=1e-6)
     assert shot["residual_norm_0"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
     x = model.transformer.h[0](x)
     assert shot["residual_norm_1"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
     x = model.transformer.h[1](x)
     assert shot["residual_norm_2"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
-    assert shot["input_cosine"] == pytest.approx(
-        mean_cosine(model.transformer.embed(windows[:, :-1]).flatten(0, 1)), rel=1e-6
-    )
     assert (shot["norm_gain"], shot["norm_bias"]) == (1.0, 0.0)
     logits = model(windows[:, :-1])
     assert shot["logit_max"] == pytest.approx(logits.max(-1).values.mean().item(), rel=1e-5)
@@ -70,7 +63,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
 
 
 def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> None:
-    model = gpt(corpus, embedding_norm="layernorm")
+    model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
     windows = corpus.dev[: 8 * 9].view(8, 9)
     one, other = windows[:5], windows[5:]
     gradients = []
@@ -88,12 +81,12 @@ def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> N
 
 
 def test_every_parameter_belongs_to_a_group(corpus: Corpus) -> None:
-    names = dict(gpt(corpus, embedding_norm="layernorm", tied=False).named_parameters())
-    assert {parameter_group(name) for name in names} == set(PARAMETER_GROUPS)
+    model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm", tied=False)
+    assert {parameter_group(name) for name, _ in model.named_parameters()} == set(PARAMETER_GROUPS)
 
 
 def test_second_moments_are_means_over_groups(corpus: Corpus) -> None:
-    model = gpt(corpus)
+    model = gpt(corpus.vocab_size, **SMALL)
     optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), betas=(0.9, 0.5))
     assert second_moments(model, optimizer) == {}
     for parameter in model.parameters():

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from lib.config.io import ROOT
-from lib.config.schema import ModelConfig
 from lib.data.text import Corpus
 from lib.train.evaluate import (
     Tempering,
@@ -18,20 +18,20 @@ from lib.train.evaluate import (
     norm_by_token_class,
     score,
 )
-from lib.train.machine import random_stream
 from lib.train.model import GPT
-from tests.train.samples import hugging_face, hugging_face_layout, make_model
+from tests.train.samples import as_loaded, gpt, make_model
 
 
 @pytest.fixture(scope="module")
 def model(corpus: Corpus) -> GPT:
-    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=16, embedding_std=0.5)
-    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+    size = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
+    return gpt(corpus.vocab_size, **size, embedding_std=0.5)
 
 
-def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Corpus) -> None:
-    peer = hugging_face(2, 2, 16, 16, corpus.vocab_size).eval()
-    peer.load_state_dict(dict(hugging_face_layout(model.state_dict())), strict=False)
+def test_scores_are_hugging_faces_losses_window_by_window(
+    model: GPT, corpus: Corpus, tmp_path: Path
+) -> None:
+    peer = as_loaded(model, corpus.vocab_size, tmp_path)
     text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
     expected = []
     for start in range(0, len(text) - 1, 16):

@@ -5,29 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from lib.config.io import run_folder, write_json
+from lib.config.io import run_folder
 from lib.config.yaml import ConfigError, UserError
 from lib.data.text import Corpus
 from lib.train.checkpoint import UnfinishedError, read_finished
-from lib.train.hugging_face import config_json, export, named_weights
+from lib.train.hugging_face import config_json, export
 from lib.train.model import GPT, KVCache
 from tests.conftest import TINY
-from tests.train.samples import NANOCHAT, finished_study, make_model, nanochat
-
-
-def as_loaded(model: GPT, vocab_size: int, folder: Path) -> torch.nn.Module:
-    from transformers import AutoModelForCausalLM
-
-    write_json(folder / "config.json", config_json(model.config, vocab_size, None))
-    weights = named_weights(model)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    peer, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert peer.config.tie_word_embeddings == ("lm_head.weight" not in weights)
-    return peer.eval()
+from tests.train.samples import NANOCHAT, as_loaded, finished_study, make_model, nanochat
 
 
 def varied(corpus: Corpus, **fields: object) -> GPT:
@@ -44,6 +32,7 @@ def varied(corpus: Corpus, **fields: object) -> GPT:
     "fields",
     [
         {},
+        {"n_layer": 8, "n_head": 8, "n_embd": 128},
         {"tied": False},
         {"mlp_ratio": 3, "n_head": 4},
         {"branch_multiplier": 7.0},
@@ -57,13 +46,19 @@ def varied(corpus: Corpus, **fields: object) -> GPT:
     ids=str,
 )
 @torch.no_grad()
-def test_logits_are_those_of_the_gpt2_that_transformers_load(
+def test_logits_and_cache_are_those_of_the_gpt2_that_transformers_load(
     fields: dict[str, object], corpus: Corpus, tmp_path: Path
 ) -> None:
     model, ids = varied(corpus, **fields), corpus.heldout[: 2 * 128].view(2, 128)
-    ours, theirs = model(ids), as_loaded(model, corpus.vocab_size, tmp_path)(ids).logits
+    peer = as_loaded(model, corpus.vocab_size, tmp_path).double()
+    ours, theirs = model.double()(ids), peer(ids).logits
     assert ours.std() > 0.1
-    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-6)
+    cache, before = KVCache(), None
+    for part in ids.split((40, 1, 87), dim=1):
+        expected = peer(part, past_key_values=before, use_cache=True)
+        before = expected.past_key_values
+        torch.testing.assert_close(model(part, cache), expected.logits, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -25,27 +25,24 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.config.schema import ModelConfig, RunConfig
+from lib.config.schema import RunConfig
 from lib.data.text import Corpus
 from lib.train.machine import random_stream
 from lib.train.model import GPT, count_parameters, optimizer_groups
 from tests.conftest import change
-from tests.train.samples import train
+from tests.train.samples import gpt, train
 
 SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 
 
-def gpt(variant: str, std: float = 0.02, **fields: object) -> GPT:
+def moved(variant: str, **fields: object) -> GPT:
     """The same float64 weights for every variant, moved away from their initial values."""
-    norm = {"embedding_norm": variant, "embedding_std": std}
-    config = ModelConfig.model_validate(SIZE | norm | fields)
-    model = GPT(config, 65, random_stream(0, "weights")).double()
+    model = gpt(embedding_norm=variant, **SIZE | fields).double()
     noise = random_stream(1, "noise")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not name.startswith("transformer.emb_norm"):
-                moved = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
-                parameter.add_(0.1 * moved)
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=noise).double())
     return model
 
 
@@ -64,24 +61,22 @@ def loss_and_gradients(model: GPT, tokens: torch.Tensor) -> tuple[torch.Tensor, 
 def test_centring_the_embeddings_changes_neither_logits_nor_gradients(
     std: float, tokens: torch.Tensor
 ) -> None:
-    one, two = (loss_and_gradients(gpt(v, std), tokens) for v in ("none", "center"))
-    assert gpt("center").transformer.embed(tokens[:, :-1]).mean(-1).abs().max() < 1e-15
-    assert gpt("none").transformer.embed(tokens[:, :-1]).mean(-1).abs().max() > 1e-3
+    none, center = (moved(v, embedding_std=std) for v in ("none", "center"))
+    one, two = (loss_and_gradients(model, tokens) for model in (none, center))
+    assert center.transformer.embed(tokens[:, :-1]).mean(-1).abs().max() < 1e-15
+    assert none.transformer.embed(tokens[:, :-1]).mean(-1).abs().max() > 1e-3
     torch.testing.assert_close(one[0], two[0], rtol=0, atol=1e-12)
     for before, after in zip(one[1], two[1], strict=True):
         torch.testing.assert_close(before, after, rtol=0, atol=1e-12)
 
 
-def test_training_with_centring_takes_the_same_path(tokens: torch.Tensor) -> None:
-    models = [gpt(v) for v in ("none", "center")]
-    for model in models:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for _ in range(10):
-            logits = model(tokens[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+def test_training_with_centring_takes_the_same_path(
+    float64: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    models = [
+        train(change(tiny, "model", embedding_norm=v), corpus, 0, tmp_path / v).model
+        for v in ("none", "center")
+    ]
     for one, two in zip(*(m.parameters() for m in models), strict=True):
         # A tenth of one step's length, 1e-4, would be a different path.
         torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
@@ -92,9 +87,9 @@ def test_scaling_embeddings_and_branches_alike_changes_neither_logits_nor_gradie
     tied: bool, tokens: torch.Tensor
 ) -> None:
     s = 1 / math.hypot(0.02, 0.02)  # what `scale` multiplies by
-    none = loss_and_gradients(gpt("none", tied=tied), tokens)
-    scaled = loss_and_gradients(gpt("scale", tied=tied, branch_multiplier=s), tokens)
-    alone = loss_and_gradients(gpt("scale", tied=tied), tokens)
+    none = loss_and_gradients(moved("none", tied=tied), tokens)
+    scaled = loss_and_gradients(moved("scale", tied=tied, branch_multiplier=s), tokens)
+    alone = loss_and_gradients(moved("scale", tied=tied), tokens)
     torch.testing.assert_close(none[0], scaled[0], rtol=0, atol=1e-12)
     for one, two in zip(none[1], scaled[1], strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
@@ -120,33 +115,29 @@ def test_with_a_power_of_two_sixty_steps_are_equal_to_the_bit(
 @pytest.mark.parametrize("variant", ["scale", "layernorm", "rmsnorm"])
 @pytest.mark.parametrize("rms", [0.1, 3.0])
 def test_the_stream_begins_at_the_rms_that_is_asked_for(variant: str, rms: float) -> None:
-    config = ModelConfig(n_embd=512, embedding_norm=variant, embedding_rms=rms)
-    model = GPT(config, 65, random_stream(0, "weights"))
+    model = gpt(n_embd=512, embedding_norm=variant, embedding_rms=rms)
     stream = model.transformer.embed(torch.arange(64)[None])
     assert float(stream.square().mean().sqrt()) == pytest.approx(rms, rel=0.01)
 
 
 def test_an_untied_output_is_drawn_last_and_adds_its_own_weights() -> None:
-    tied, untied = (
-        GPT(ModelConfig(tied=t), 65, random_stream(0, "weights")) for t in (True, False)
-    )
+    tied, untied = (gpt(tied=t) for t in (True, False))
     assert count_parameters(untied) - count_parameters(tied) == 65 * 128 == 8_320
     for name, weight in tied.state_dict().items():
         assert weight.equal(untied.state_dict()[name])
     assert float(untied.lm_head.weight.std()) == pytest.approx(0.02, rel=0.05)
-    assert any(
-        p is untied.lm_head.weight for p in optimizer_groups(untied, 0.1)[1]["params"]
-    )  # not decayed
+    undecayed = optimizer_groups(untied, 0.1)[1]["params"]
+    assert any(p is untied.lm_head.weight for p in undecayed)
 
 
 def test_layernorm_is_rmsnorm_but_for_a_mean_that_nobody_reads_and_a_factor_near_one(
     tokens: torch.Tensor,
 ) -> None:
     ids = tokens[:, :-1]
-    embedded = gpt("none").transformer.embed(ids)
+    embedded = moved("none").transformer.embed(ids)
     square, variance = embedded.square().mean(-1), embedded.var(-1, correction=0)
     factor = ((square + 1e-6) / (variance + 1e-5)).sqrt()
-    layer, rms = (gpt(v).transformer.embed(ids) for v in ("layernorm", "rmsnorm"))
+    layer, rms = (moved(v).transformer.embed(ids) for v in ("layernorm", "rmsnorm"))
     centred = rms - rms.mean(-1, keepdim=True)
     torch.testing.assert_close(layer, factor[..., None] * centred, rtol=0, atol=1e-12)
     assert 1.0 < factor.mean() < 1.05
@@ -192,8 +183,7 @@ def test_normalizing_embeddings_of_unit_rms_before_projections_of_zero_changes_n
     modern |= {"bias": False, "tied": False, "embedding_std": 1.0, "projection_std_ratio": 0.0}
 
     def begun(variant: str, **fields: object) -> tuple[torch.Tensor, torch.Tensor]:
-        config = ModelConfig.model_validate(SIZE | modern | fields | {"embedding_norm": variant})
-        model = GPT(config, 65, random_stream(0, "weights")).double()
+        model = gpt(embedding_norm=variant, **SIZE | modern | fields).double()
         read = tokens[:, :-1]
         return model(read), model.transformer.embed(read)
 
@@ -202,5 +192,5 @@ def test_normalizing_embeddings_of_unit_rms_before_projections_of_zero_changes_n
     factor = other / stream
     torch.testing.assert_close(factor, factor[..., :1].expand_as(factor), rtol=1e-12, atol=0)
     assert (factor - 1).abs().max() > 0.01
-    moved = begun("none", projection_std_ratio=1.0), begun("rmsnorm", projection_std_ratio=1.0)
-    assert (moved[0][0] - moved[1][0]).abs().max() > 1e-4
+    usual, apart = (begun(v, projection_std_ratio=1.0)[0] for v in ("none", "rmsnorm"))
+    assert (usual - apart).abs().max() > 1e-4

@@ -9,19 +9,9 @@ import torch
 
 from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
 from lib.config.yaml import ConfigError
-from lib.train.machine import (
-    choose_device,
-    prepare,
-    random_stream,
-    require_devices,
-)
+from lib.train.machine import choose_device, prepare, random_stream, require_devices
 
 CPU = "cpu"
-
-
-def machine_on(device: str, processes: int) -> Machine:
-    sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1}
-    return Machine.model_validate({"device": device, "processes": processes} | sizes)
 
 
 @pytest.fixture
@@ -127,11 +117,12 @@ def test_more_processes_than_devices_are_refused(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    require_devices(machine_on(device, 1))
-    with pytest.raises(
-        ConfigError, match=rf"machine\.processes: 4 is more than the {devices} .* use au"
-    ):
-        require_devices(machine_on(device, 4))
+    sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1, "processes": 1}
+    machine = Machine.model_validate({"device": device} | sizes)
+    require_devices(machine)
+    said = rf"machine\.processes: 4 is more than the {devices} .* use au"
+    with pytest.raises(ConfigError, match=said):
+        require_devices(machine.model_copy(update={"processes": 4}))
 
 
 def test_compiling_without_a_compiler_is_refused(

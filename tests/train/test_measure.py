@@ -1,6 +1,5 @@
 from copy import copy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,20 +31,14 @@ def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("suites")
+def measured(trained: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Measurement:
+    return measure(trained, tmp_path_factory.mktemp("suites"))
 
 
-@pytest.fixture(scope="module")
-def measured(config: RunConfig, corpus: Corpus, trained: Trainer, suites: Path) -> Measurement:
-    return measure(trained, suites)
-
-
-def like(run: Trainer, **changed: Any) -> Trainer:
-    """The same run, but for some of its attributes."""
+def asked(run: Trainer, config: RunConfig) -> Trainer:
+    """The same run under other parameters."""
     other = copy(run)
-    for name, value in changed.items():
-        setattr(other, name, value)
+    other.config = config
     return other
 
 
@@ -89,24 +82,19 @@ def test_a_study_may_leave_the_suite_out(
     config: RunConfig, trained: Trainer, tmp_path: Path
 ) -> None:
     without = change(config, "evaluation", items_per_task=0)
-    measured = measure(like(trained, config=without), tmp_path / "suite")
+    measured = measure(asked(trained, without), tmp_path / "suite")
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures
     assert measured.notes == ["task suite left out: evaluation.items_per_task is 0"]
     assert not (tmp_path / "suite").exists()
 
 
-@pytest.fixture
-def without_harness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.train.evaluate.has_harness", lambda: False)
-
-
-@pytest.mark.usefixtures("without_harness")
 def test_without_the_harness_suite_and_stock_tasks_are_left_out_and_it_says_so(
-    config: RunConfig, trained: Trainer, tmp_path: Path
+    config: RunConfig, trained: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = change(change(config, "corpus", tokenizer="bytes"), "evaluation", tasks=["piqa"])
-    measured = measure(like(trained, config=asked), tmp_path / "suite")
+    monkeypatch.setattr("lib.train.evaluate.has_harness", lambda: False)
+    stock = change(change(config, "corpus", tokenizer="bytes"), "evaluation", tasks=["piqa"])
+    measured = measure(asked(trained, stock), tmp_path / "suite")
     assert measured.notes == [f"{w} left out: {INSTALL}" for w in ("task suite", "stock tasks")]
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures

@@ -53,33 +53,25 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
         ("evaluation", {"dev_windows": 3}, False),
         ("machine", {"threads": 2}, True),
         ("evaluation", {"items_per_task": 50}, True),
+        (None, {"seed": 1}, False),
+        (None, {"plan": "a" * 64}, False),
+        (None, {"corpus_sha256": "b" * 64}, False),
+        (None, {"training_digest": "c" * 64}, False),
+        (None, {"measuring_digest": "d" * 64}, True),
+        (None, {"commit": "e" * 40}, True),
+        (None, {"suite_hash": "f" * 64}, True),
+        (None, {"study": "other", "arm": "other"}, True),
+        (None, {"started": "2000-01-01 00:00:00 UTC"}, True),
     ],
 )
 def test_the_identity_covers_what_decides_the_weights_and_the_curve(
-    section: str, fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
+    section: str | None, fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
 ) -> None:
-    threads = torch.get_num_threads()
-    identities = [begun(c, corpus).identity for c in (tiny, change(tiny, section, **fields))]
+    """Of the parameters, and of a provenance itself."""
+    made, threads = begun(tiny, corpus), torch.get_num_threads()
+    if section:
+        other = begun(change(tiny, section, **fields), corpus)
+    else:
+        other = made.model_copy(update=fields)
     torch.set_num_threads(threads)
-    assert (identities[0] == identities[1]) == same
-
-
-@pytest.mark.parametrize(
-    ("fields", "same"),
-    [
-        ({"seed": 1}, False),
-        ({"plan": "a" * 64}, False),
-        ({"corpus_sha256": "b" * 64}, False),
-        ({"training_digest": "c" * 64}, False),
-        ({"measuring_digest": "d" * 64}, True),
-        ({"commit": "e" * 40}, True),
-        ({"suite_hash": "f" * 64}, True),
-        ({"study": "other", "arm": "other"}, True),
-        ({"started": "2000-01-01 00:00:00 UTC"}, True),
-    ],
-)
-def test_the_identity_covers_plan_text_and_training_code(
-    fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
-) -> None:
-    made = begun(tiny, corpus)
-    assert (made.model_copy(update=fields).identity == made.identity) == same
+    assert (made.identity == other.identity) == same

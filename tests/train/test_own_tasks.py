@@ -37,21 +37,16 @@ metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 ASKED = {"tasks": ["own_sciq"], "include_path": "tasks/own"}
 
 
-def write_tasks(root: Path) -> Path:
-    """Write the task two folders below the repository's top, and its data beside it."""
+@pytest.fixture(scope="module", autouse=True)
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository with the task two folders below its top and its data beside it, in which the
+    harness's own are not indexed, for speed."""
+    root = tmp_path_factory.mktemp("root")
     folder = root / "tasks/own/science"
     folder.mkdir(parents=True)
     (folder / "sciq.yaml").write_text(TASK, "utf-8")
     lines = [json.dumps(question) for question in QUESTIONS]
     (folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A repository with the task, in which the harness's own are not indexed, for speed."""
-    root = tmp_path_factory.mktemp("root")
-    write_tasks(root)
     manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.results.tasks_hash", lambda _: "a" * 64)

@@ -13,22 +13,19 @@ import lm_eval
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
-from safetensors.torch import save_file
 
-from lib.config.io import ROOT, write_json
+from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig, EvaluationConfig
 from lib.config.yaml import ConfigError
 from lib.data.text import Corpus, load_corpus
 from lib.train import lm_eval as harness
-from lib.train.hugging_face import config_json, named_weights
 from lib.train.lm_eval import TokenLM, evaluate_tasks, require_tasks
 from lib.train.model import GPT
-from tests.train.samples import make_model
+from tests.train.samples import as_loaded, make_model
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +84,7 @@ def model(corpus: Corpus) -> GPT:
 @pytest.fixture(scope="module")
 def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> LM:
     """The harness's own adapter around Hugging Face's own model, read from a folder."""
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     if "accelerate" not in sys.modules:  # which plays no part on one CPU, but is imported
         for name in ("accelerate", "accelerate.utils"):
@@ -98,15 +95,13 @@ def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -
     from lm_eval.models.huggingface import HFLM
 
     folder, end = tmp_path_factory.mktemp("peer"), corpus.tokenizer.end_of_document
-    write_json(folder / "config.json", config_json(model.config, corpus.vocab_size, end))
-    save_file(named_weights(model), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_text(corpus.tokenizer.to_json(), "utf-8")
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"),
         bos_token="<|endoftext|>",
         eos_token="<|endoftext|>",
     )
-    gpt2 = AutoModelForCausalLM.from_pretrained(folder).eval()
+    gpt2 = as_loaded(model, corpus.vocab_size, folder, end)
     return HFLM(pretrained=gpt2, tokenizer=tokenizer, batch_size=4)
 
 
@@ -176,13 +171,14 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
         assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
 
 
-def test_contexts_too_long_are_shortened_as_by_the_harness_own_adapter(
+def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(
     model: GPT, corpus: Corpus, peer: LM
 ) -> None:
     choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
+    contexts = ["A question, and white space: ", TEXTS[1] * 10, TEXTS[2] * 30]
     requests = [
-        Instance("loglikelihood", {}, (context, choice), 0, ("task", place, 1))
-        for place, context in enumerate(["A question.", TEXTS[1] * 10, TEXTS[2] * 30])
+        Instance("loglikelihood", {}, (context, choice.lstrip()), 0, ("task", place, 1))
+        for place, context in enumerate(contexts)
         for choice in choices
     ]
     adapter = TokenLM(model, corpus)
@@ -210,26 +206,23 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("task", "measure", "message"),
     [
-        (["hellaswagg"], "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
-        (["gsm8k"], "evaluation.tasks: gsm8k: it asks for more than the likelihood of given texts"),
+        ("hellaswagg", "", "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
+        ("gsm8k", "", "evaluation.tasks: gsm8k: it asks for more than the likelihood of given"),
+        ("pair", "pair.acc@0", "plan: of evaluation.tasks, 'pair.acc@0' is"),  # of a group is none
+        ("pair", "gsm8k.acc@0", "plan: of evaluation.tasks, 'gsm8k.acc@0' is"),
+        ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
     ],
 )
-def test_a_task_that_cannot_be_asked_is_refused_in_one_line(names: list[str], message: str) -> None:
+def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(
+    task: str, measure: str, message: str
+) -> None:
+    require_tasks(EvaluationConfig(tasks=["pair"], shots=[0, 1]), ["piqa.acc@1", "arc_easy.acc@0"])
     with pytest.raises(ConfigError) as error:
-        require_tasks(EvaluationConfig(tasks=names))
+        require_tasks(EvaluationConfig(tasks=[task], shots=[0, 1]), [measure] if measure else [])
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
-
-
-def test_a_measure_that_no_task_gives_is_refused() -> None:
-    """Of a group there is none."""
-    asked = EvaluationConfig(tasks=["pair"], shots=[0, 1])
-    require_tasks(asked, ["piqa.acc@1", "arc_easy.acc@0"])
-    for measure in ("pair.acc@0", "gsm8k.acc@0", "piqa.acc"):
-        with pytest.raises(ConfigError, match=f"plan: of evaluation.tasks, '{measure}' is"):
-            require_tasks(asked, [measure])
 
 
 def test_without_a_network_the_data_is_asked_for_in_one_line(
@@ -249,14 +242,3 @@ def test_studies_without_stock_tasks_do_not_load_them() -> None:
         "sys.exit('lib.train.lm_eval' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-@torch.no_grad()
-def test_white_space_before_a_continuation_is_its_own(model: GPT, corpus: Corpus) -> None:
-    ids = corpus.encode("The quick brown fox")
-    n = len(corpus.encode("The quick"))
-    log = model(ids[None, :-1])[0].double().log_softmax(-1)[n - 1 :]
-    expected = float(log.gather(1, ids[n:, None]).sum())
-    request = Instance("loglikelihood", {}, ("The quick ", "brown fox"), 0, ("task", 0, 1))
-    found = TokenLM(model, corpus).loglikelihood([request])[0][0]
-    assert found == pytest.approx(expected, abs=1e-4)

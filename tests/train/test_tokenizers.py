@@ -27,12 +27,8 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kept")
-
-
-@pytest.fixture(scope="module")
-def pairs(kept: Path) -> Corpus:
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    kept = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.data.tokens.output_root", lambda: kept)
         return load_corpus(RunConfig.model_validate(CONFIG).corpus)
@@ -56,7 +52,9 @@ def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
     study = Study.model_validate(CONFIG | {"name": "alone", "seeds": [0]})
     result = write_result(study, study.arm("baseline"), trained, measured)
     expected = {name for name, of in MEASURES.items() if "per_second" not in name}
-    assert expected - {"unstable", "plateau", "harmful"} <= {*result.measures, *result.throughput}
+    # Of several runs, and of a device whose peak is known.
+    expected -= {"unstable", "plateau", "harmful", "model_flop_utilisation"}
+    assert expected <= {*result.measures, *result.throughput}
     assert all(math.isfinite(value) for value in result.measures.values())
     assert result.measures["suite_overflows"] == 0
     assert result.provenance["trained"]["tokenizer_sha256"] == pairs.tokenizer.sha256

@@ -3,8 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,37 +20,8 @@ from lib.train.evaluate import measure
 from lib.train.machine import derive_seed, random_stream
 from lib.train.model import GPT, optimizer_groups, weights_digest
 from lib.train.trainer import Row, Trainer, initial_hashes, learning_rate
-from tests.conftest import TINY, change
-from tests.train.samples import train
-
-
-class KilledError(Exception):
-    pass
-
-
-@contextmanager
-def killed_at(step: int) -> Iterator[None]:
-    """End training after `step`, before anything of it is kept, as a kill would."""
-    training_step = Trainer.training_step
-
-    def then_killed(run: Trainer) -> None:
-        training_step(run)
-        if run.step == step:
-            raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
-        patch.setattr(Trainer, "training_step", then_killed)
-        yield
-        pytest.fail(f"training ended before step {step}")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    return train(RunConfig.model_validate(TINY), corpus, 0, tmp_path_factory.mktemp("undisturbed"))
-
-
-def without_seconds(trained: Trainer) -> object:
-    return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
+from tests.conftest import change
+from tests.train.samples import assert_same, killed_at, train
 
 
 @pytest.mark.parametrize("step", [1, 5, 7, 12])
@@ -62,32 +31,25 @@ def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     with killed_at(step):
         train(tiny, corpus, 0, tmp_path / "run")
     resumed = train(tiny, corpus, 0, tmp_path / "run")
-    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
-    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
-    assert resumed.batches == undisturbed.batches
+    assert_same(resumed, undisturbed)
     last_checkpoint = (step - 1) // 5 * 5
     assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
-
-
-def interrupted_at(step: int, patch: pytest.MonkeyPatch) -> None:
-    """Send what Ctrl-C and a notebook's stop send, in the midst of a step."""
-    learning_rate = training.learning_rate
-
-    def interrupt(config: TrainingConfig, number: int) -> float:
-        if number == step - 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        return learning_rate(config, number)
-
-    patch.setattr(training, "learning_rate", interrupt)
 
 
 def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    """By what Ctrl-C and a notebook's stop send, in the midst of a step."""
     usual = signal.getsignal(signal.SIGINT)
+
+    def interrupt(config: TrainingConfig, step: int) -> float:
+        if step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+        return learning_rate(config, step)
+
     with pytest.MonkeyPatch.context() as patch:
-        interrupted_at(7, patch)
+        patch.setattr(training, "learning_rate", interrupt)
         stopped = train(tiny, corpus, 0, tmp_path / "run")
     assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
@@ -96,8 +58,7 @@ def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weight
         measure(stopped, tmp_path)
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert resumed.resumed_at == [7]
-    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
-    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
+    assert_same(resumed, undisturbed)
 
 
 def test_whoever_watches_is_given_every_row_and_every_point_of_the_curve(
@@ -192,8 +153,7 @@ def test_activations_computed_again_leave_every_gradient_as_it_is(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     again = train(change(tiny, "machine", activation_checkpointing=True), corpus, 0, tmp_path)
-    assert weights_digest(again.model) == weights_digest(undisturbed.model)
-    np.testing.assert_equal(without_seconds(again), without_seconds(undisturbed))
+    assert_same(again, undisturbed)
 
 
 @pytest.mark.slow
@@ -228,27 +188,17 @@ def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
     assert clipped.trace["second_moment_mean"][0] < undisturbed.trace["second_moment_mean"][0] / 100
 
 
+@pytest.mark.parametrize(("iterations", "diverged_at"), [(12, 2), (1, 1)])
 def test_divergence_is_a_result_that_survives_a_rerun(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+    iterations: int, diverged_at: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
-    wild = change(tiny, "training", learning_rate=1e30)
-    diverged = train(wild, corpus, 0, tmp_path / "run")
-    assert diverged.diverged_at == 2  # one update of that size leaves no finite logit
-    assert len(diverged.trace) == 2
-    again = train(wild, corpus, 0, tmp_path / "run")
-    assert again.diverged_at == 2
-    assert again.resumed_at == []
-
-
-def test_a_last_update_that_destroys_a_run_is_a_divergence(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    wild = change(tiny, "training", iterations=1, learning_rate=1e30)
+    """One update of that size leaves no finite logit, be it the last."""
+    wild = change(tiny, "training", iterations=iterations, learning_rate=1e30)
     for _ in range(2):
         trained = train(wild, corpus, 0, tmp_path / "run")
-        assert (trained.diverged_at, len(trained.trace)) == (1, 1)
+        assert (trained.diverged_at, len(trained.trace)) == (diverged_at, diverged_at)
         assert not np.isfinite(trained.curve["dev_loss"].iloc[-1])
-    assert trained.from_checkpoint
+    assert (trained.from_checkpoint, trained.resumed_at) == (True, [])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
