@@ -170,6 +170,20 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
 
 
+def slim(content: dict[str, Any]) -> dict[str, Any]:
+    """Take out of an executed notebook what differs from one execution to the next (warnings, the
+    times of cells) and the plain text of what is shown as a table or a picture."""
+    for cell in content.get("cells", []):
+        if "outputs" in cell:
+            tags = cell["metadata"].get("tags")
+            cell["metadata"] = {"tags": tags} if tags else {}
+            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+            for shown in (output.get("data", {}) for output in cell["outputs"]):
+                if shown.keys() & {"text/html", "image/png", "text/markdown"}:
+                    shown.pop("text/plain", None)
+    return content
+
+
 def nan_to_none(value: Any) -> Any:
     """Replace the numbers that JSON lacks, NaN and the infinities, by None, at any depth."""
     if isinstance(value, dict):

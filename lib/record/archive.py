@@ -199,7 +199,7 @@ def archive(study: Study, replace: bool = False) -> None:
 
     with atomic_write(record.place) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
-            content = slim(read_json(path))
+            content = io.slim(read_json(path))
             io.write_json(partial / path.relative_to(source), content, indent=None)
         raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
         for folder, run in zip(folders, runs, strict=True):
@@ -237,20 +237,6 @@ def pack(files: Iterable[Path], source: Path, target: Path) -> None:
     with zipfile.ZipFile(target, "w") as packed:
         for path in sorted(files):
             packed.writestr(zipfile.ZipInfo(path.relative_to(source).as_posix()), path.read_bytes())
-
-
-def slim(content: dict[str, Any]) -> dict[str, Any]:
-    """Take out of an executed notebook what differs from one execution to the next (warnings, the
-    times of cells) and the plain text of what is shown as a table or a picture."""
-    for cell in content.get("cells", []):
-        if "outputs" in cell:
-            tags = cell["metadata"].get("tags")
-            cell["metadata"] = {"tags": tags} if tags else {}
-            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
-            for shown in (output.get("data", {}) for output in cell["outputs"]):
-                if shown.keys() & {"text/html", "image/png", "text/markdown"}:
-                    shown.pop("text/plain", None)
-    return content
 
 
 def paper_of(study: str) -> Path:

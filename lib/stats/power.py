@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy  # which loads its parts where they are used: a second, which few commands need
 from numpy.typing import ArrayLike
-from scipy import optimize, stats
 
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arms_called
@@ -37,8 +37,8 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
     Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
     NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
     """
-    critical, shift = stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
-    return float(np.sum(stats.nct.sf(critical, n - 1, [shift, -shift])))
+    critical, shift = scipy.stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
+    return float(np.sum(scipy.stats.nct.sf(critical, n - 1, [shift, -shift])))
 
 
 def minimum_detectable_effect(
@@ -53,8 +53,9 @@ def minimum_detectable_effect(
     if n < 2 or not sd > 0:
         return np.nan
     # A noncentrality of ten critical values leaves no probability below the first of them.
-    upper = 10 * (stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
-    return sd * float(optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper))
+    upper = 10 * (scipy.stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
+    root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
+    return sd * float(root)
 
 
 def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -> tuple[Any, Any]:
@@ -81,7 +82,8 @@ def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]
     def t(bound: float) -> Any:
         return (np.asarray(mean) - bound) / error
 
-    return lambda bound: stats.t.sf(t(bound), n - 1), lambda bound: stats.t.cdf(t(bound), n - 1)
+    student = scipy.stats.t
+    return lambda bound: student.sf(t(bound), n - 1), lambda bound: student.cdf(t(bound), n - 1)
 
 
 def is_exact(h: Hypothesis) -> bool:
@@ -102,8 +104,8 @@ def power_of(
     if is_exact(h) and 2.0 ** (1 - n) >= alpha:
         return 0.0, 0.0
     share = (np.arange(DRAWS) + 0.5) / DRAWS
-    z = stats.norm.ppf(np.random.default_rng(0).permutation(share))
-    spread = sd * np.sqrt(stats.chi2.ppf(share, n - 1) / (n - 1))
+    z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(share))
+    spread = sd * np.sqrt(scipy.stats.chi2.ppf(share, n - 1) / (n - 1))
     p, refuted = p_values(h, smallest, *t_sides(mean + sd * z / n**0.5, spread, n))
     return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -188,7 +188,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     return list(itertools.islice(itertools.cycle(each), max(wanted, len(each))))
 
 
-def seconds_of(runs: list[tuple[Study, Arm, int]]) -> float:
+def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
     """Guess how long some runs train, one after the other, by their arithmetic."""
     arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
     seconds = {k: size_of(c).flops / SPEED[prepare(c).device] for k, c in arms.items()}

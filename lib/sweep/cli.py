@@ -131,9 +131,8 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             from lib.config.study import load_study
             from lib.sweep.check import estimate
 
-            for line in estimate(
-                load_study(options.study, undrawn=True), options.effect, options.spread
-            ):
+            study = load_study(options.study, undrawn=True)
+            for line in estimate(study, options.effect, options.spread):
                 print(line, flush=True)
         case "export":
             from lib.train.hugging_face import export

@@ -14,12 +14,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from lib.config.code import git, is_checkout
-from lib.config.io import OUTPUT, RUNS, output_root, result_file, study_folder, write_json
+from lib.config.io import OUTPUT, RUNS, study_folder, write_json
 from lib.config.schema import CODE
 from lib.config.study import COMMITS, Study
 from lib.config.yaml import ConfigError, UserError
-
-_EXECUTE = "lib.sweep.execute"
 
 
 def resolve(study: Study) -> dict[str, str]:
@@ -77,14 +75,12 @@ def tree_of(commit: str) -> Path:
     return tree
 
 
-def execute_at(commit: str, notebook: str, study: Study, arm: str, seed: int) -> Path:
-    """Execute the notebook of a run by the code of a commit; return the result's path. UserError,
-    with what that code says, where it fails."""
-    tree = tree_of(commit)
-    command = [sys.executable, "-m", _EXECUTE, notebook, study.name, arm, str(seed)]
-    environment = os.environ | {"PYTHONPATH": str(tree), OUTPUT: str(output_root())}
+def execute_in(tree: Path, output: str, *words: str) -> None:
+    """Execute a notebook, given as to `lib.sweep.execute`, by the code of a checkout; what it makes
+    goes to the folder `output`. UserError, with what that code said last, where it fails."""
+    command = [sys.executable, "-m", "lib.sweep.execute", *words]
+    environment = os.environ | {"PYTHONPATH": str(tree), OUTPUT: output}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        raise UserError(f"code of commit {commit[:12]}: {said}")
-    return result_file(notebook, study.name, arm, seed)
+        raise UserError(f"{'/'.join(words[1:])}: {said}")

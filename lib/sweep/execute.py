@@ -7,7 +7,6 @@ written. What papermill leaves does not tell: after a killed kernel or a timeout
 
 import itertools
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,15 +22,16 @@ from filelock import FileLock, Timeout
 from lib.config.code import git_state
 from lib.config.io import (
     NOTEBOOKS,
-    OUTPUT,
     PARAMS,
     ROOT,
     RUNS,
     executed_notebook,
+    output_root,
     read_json,
     relative,
     result_file,
     sha256,
+    slim,
     study_folder,
     write_json,
 )
@@ -39,8 +39,7 @@ from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.config.yaml import HEADLESS, UserError, exit_status
-from lib.record.archive import Run, slim
-from lib.sweep.code_arms import execute_at
+from lib.sweep.code_arms import execute_in, tree_of
 
 GPUS = "STUDY_GPUS"
 """Environment variable that names the GPU of each run side by side, apart by semicolons."""
@@ -71,7 +70,8 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
         commit = study.commit_of(study.arm(arm))
         if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
-            return execute_at(commit, notebook, study, arm, seed)
+            execute_in(tree_of(commit), str(output_root()), notebook, study.name, arm, str(seed))
+            return result_file(notebook, study.name, arm, seed)
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -95,18 +95,13 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     return result
 
 
-def train_again(study: str, arm: str, seed: int) -> Run:
+def train_again(study: str, arm: str, seed: int) -> Any:
     """Execute 02_train for a run, in a folder of its own; return its result. UserError where it
     fails, with what it said last."""
     with tempfile.TemporaryDirectory(prefix="again-") as folder:
         Path(folder, "params").symlink_to(PARAMS)
-        command = [sys.executable, "-m", "lib.sweep.execute", "02_train", study, arm, str(seed)]
-        environment = os.environ | {OUTPUT: folder, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise UserError(f"{study}/{arm}/{seed}: {done.stderr.strip().splitlines()[-1:]}")
-        result: Run = read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
-        return result
+        execute_in(ROOT, folder, "02_train", study, arm, str(seed))
+        return read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:

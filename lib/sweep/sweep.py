@@ -42,8 +42,8 @@ from lib.sweep.summary import summarise
 
 LONG = 600.0
 """Seconds: a sweep that takes longer is checked by one of five steps first."""
-LOCK_TIMEOUT = 5.0
-"""Seconds to wait for an earlier sweep that is ending."""
+LOCK_TRIES = 50
+"""How often an earlier sweep that is ending is looked for: ten times a second."""
 CANCEL_TIMEOUT = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
 _MEASURED = "measured anew from its weights"
@@ -53,7 +53,8 @@ _MEASURING = (
     *("evaluation.shots", "evaluation.include_path"),
 )
 """What leaves weights as they are: a difference in anything else trains a run anew."""
-Run = tuple[Study, Arm, int]
+Runs = dict[Path, tuple[Study, Arm, int]]
+"""Runs by their results."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def run_sweep(sweep: Sweep) -> int:
         studies = studies if sweep.dry_run else [write_commits(study) for study in studies]
         stale = find_stale(studies)
         print_reasons(studies, stale)
-        due = due_runs(studies, stale)
+        runs = runs_of(studies)
+        due = {path: runs[path] for path in runs if path in stale or not path.is_file()}
         if log and not (due or stale or sweep.flags or sweep.replace) and is_made(studies):
             print("No run is missing or stale.")
         elif status := make(studies, sweep, stale, due, log):
@@ -102,19 +104,20 @@ def make(
     studies: list[Study],
     sweep: Sweep,
     stale: Mapping[Path, str],
-    due: list[Run],
+    due: Runs,
     log: IO[bytes] | None,
 ) -> int:
     """Have Snakemake make what is missing or stale; without a log, say what it would make. Return
     its exit status. Raises UserError where a sweep of five steps fails."""
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
-    command = snakemake_command(studies, sweep, stale, len(gpus))
+    jobs = sweep.jobs or (len(gpus) or os.cpu_count() or 1 if sweep.is_local else None)
+    command = snakemake_command(studies, sweep, stale, jobs)
     if log is None:
         return subprocess.run([*command, "--dry-run"]).returncode
     _set_clocks_back(studies)
-    seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
-    if seconds > LONG and sweep.is_local and io.OUTPUT not in os.environ:  # not within itself
-        sweep_five_steps({study.name: study for study, *_ in due}, sweep)
+    is_long = sweep.is_local and check.seconds_of(due.values()) / (jobs or 1) > LONG
+    if is_long and io.OUTPUT not in os.environ:  # not within itself
+        sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
     environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
     snakemake = subprocess.Popen(
         command,
@@ -160,17 +163,15 @@ def only_sweep() -> Iterator[IO[bytes]]:
     """
     RUNS.mkdir(parents=True, exist_ok=True)
     with (log := RUNS / "sweep.log").open("ab") as file:
-        until = time.monotonic() + LOCK_TIMEOUT
-        while True:
-            try:
+        for _ in range(LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    other = log.read_text("utf-8", "replace").partition("\n")[0]
-                    message = f"another sweep, or what is left of one, is running here ({other})"
-                    raise UserError(f"{message}; wait for it to end") from None
-                time.sleep(0.1)
+            time.sleep(0.1)
+        else:
+            other = log.read_text("utf-8", "replace").partition("\n")[0]
+            message = f"another sweep, or what is left of one, is running here ({other})"
+            raise UserError(f"{message}; wait for it to end")
         file.truncate(0)
         file.write(f"process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n".encode())
         file.flush()
@@ -178,7 +179,7 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 
 def snakemake_command(
-    studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], n_gpus: int
+    studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
 ) -> list[str]:
     """Write the call of Snakemake that makes what is missing and these stale results."""
     command = [sys.executable, "-m", "snakemake", "-s", str(io.NOTEBOOKS / "Snakefile")]
@@ -186,8 +187,7 @@ def snakemake_command(
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
     # It reruns what is missing or forced; `find_stale` knows the rest, and files' times do not.
     command += ["--rerun-triggers", "input"]
-    if sweep.jobs or sweep.is_local:
-        command += ["--jobs", str(sweep.jobs or n_gpus or os.cpu_count() or 1)]
+    command += ["--jobs", str(jobs)] if jobs else []
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}", *sweep.flags]
     forced = [*stale, *(archived_file(study.name) for study in studies if sweep.replace)]
@@ -213,27 +213,24 @@ def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
         raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
 
 
-def due_runs(studies: Iterable[Study], stale: Mapping[Path, str]) -> list[Run]:
-    """List the runs that are missing or stale."""
-    runs = [(study, arm, seed) for study in studies for arm in study.arms() for seed in study.seeds]
-    files = [result_file("02_train", study.name, arm.id, seed) for study, arm, seed in runs]
-    return [
-        run for run, file in zip(runs, files, strict=True) if file in stale or not file.is_file()
-    ]
+def runs_of(studies: list[Study]) -> Runs:
+    """List all runs of some studies."""
+    return {
+        result_file("02_train", study.name, arm.id, seed): (study, arm, seed)
+        for study in studies
+        for arm in study.arms()
+        for seed in study.seeds
+    }
 
 
-def find_stale(studies: Iterable[Study]) -> dict[Path, str]:
+def find_stale(studies: list[Study]) -> dict[Path, str]:
     """Find each result that is there and does not count, with the reason and with what will be
     done about it. Raises CorpusError."""
-    reasons: dict[Path, str] = {}
+    reasons = {path: why_stale(*run) for path, run in runs_of(studies).items() if path.is_file()}
     for study in studies:
-        for arm in study.arms():
-            for seed in study.seeds:
-                path = result_file("02_train", study.name, arm.id, seed)
-                reasons[path] = why_stale(study, arm, seed) if path.is_file() else ""
         for name in SHARED:
-            path = result_file(name, study.name)
-            reasons[path] = _why_notebook_stale(name, study) if path.is_file() else ""
+            if (path := result_file(name, study.name)).is_file():
+                reasons[path] = _why_notebook_stale(name, study)
     return {path: reason for path, reason in reasons.items() if reason}
 
 
@@ -313,38 +310,37 @@ def _set_clocks_back(studies: Iterable[Study]) -> None:
             os.utime(path)
 
 
-def follow(snakemake: "subprocess.Popen[bytes]", due: list[Run], hours: float | None) -> bool:
+def follow(snakemake: "subprocess.Popen[bytes]", due: Runs, hours: float | None) -> bool:
     """Show how far a sweep is until it ends; False where its time ends first. The time left is what
     a step took until now, times the steps that are left."""
+    # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.fields[said]}")
-    progress, start, last = Progress(*columns, console=console), time.monotonic(), 0
-    runs = {io.run_folder(s.name, arm.id, seed): (arm, seed) for s, arm, seed in due}
-    steps = {folder: arm.config.training.iterations for folder, (arm, _) in runs.items()}
-    old, begun = {folder: _result_of(folder) for folder in runs}, sum(_steps(runs).values())
-    task = progress.add_task("", total=len(due), said="")
-    with progress if console.is_terminal and due else contextlib.nullcontext():
-        while (status := snakemake.poll()) is None:
-            elapsed = time.monotonic() - start
-            if hours and elapsed > hours * 3600:
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.description}")
+    progress = Progress(*columns, console=console, disable=not (console.is_terminal and due))
+    task, start, last = progress.add_task("", total=len(due)), time.monotonic(), 0
+    steps = {path.parent: arm.config.training.iterations for path, (_, arm, _) in due.items()}
+    old, begun = {folder: _result_of(folder) for folder in steps}, sum(_steps(steps).values())
+    with progress:
+        while True:
+            status, elapsed = snakemake.poll(), time.monotonic() - start
+            if status is None and hours and elapsed > hours * 3600:
                 return False
-            done = [folder for folder in runs if _result_of(folder) not in (None, old[folder])]
-            running = _steps(runs.keys() - done)
+            done = [folder for folder in steps if _result_of(folder) not in (None, old[folder])]
+            running = _steps(steps.keys() - done)
             made = sum(steps[folder] for folder in done) + sum(running.values()) - begun
             left = sum(steps.values()) - begun - made
             line = f", {clock(elapsed / made * left)} left" if made > 0 and left > 0 else ""
-            names = (
-                f"{runs[f][0].id} seed {runs[f][1]} {n}/{steps[f]}" for f, n in running.items()
-            )
-            progress.update(task, completed=len(done), said=f"{line}  {' · '.join(names)}")
+            names = [f"{f.parent.name} {f.name} {n}/{steps[f]}" for f, n in running.items()]
+            progress.update(task, completed=len(done), description=f"{line}  {' · '.join(names)}")
+            if status is not None:
+                break
             if not console.is_terminal and len(done) != last:
                 print(f"{len(done)}/{len(due)} runs{line}, {clock(elapsed)} elapsed", flush=True)
             last = len(done)
             time.sleep(0.5)
-    done = [folder for folder in runs if _result_of(folder) not in (None, old[folder])]
-    took = clock(time.monotonic() - start)
-    print(f"{len(done)}/{len(due)} runs in {took}" if due else "No run is missing or stale.")
-    return status is not None
+    runs = f"{len(done)}/{len(due)} runs in {clock(elapsed)}"
+    print(runs if due else "No run is missing or stale.")
+    return True
 
 
 def _result_of(folder: Path) -> int | None:

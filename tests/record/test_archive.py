@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lib.config.io import sha256
+from lib.config.io import sha256, slim
 from lib.config.yaml import UsageError, UserError
-from lib.record.archive import Record, recorded_studies, require_recorded, slim, unpack
+from lib.record.archive import Record, recorded_studies, require_recorded, unpack
 from tests.record.conftest import run_tiny
 
 

@@ -157,13 +157,14 @@ def test_activations_computed_again_leave_every_gradient_as_it_is(
 
 
 @pytest.mark.slow
-def test_training_imports_no_compiler(tmp_path: Path) -> None:
-    """It takes a second, of every run."""
+def test_neither_training_nor_counting_weights_imports_a_compiler(tmp_path: Path) -> None:
+    """It takes a second, of every run and of each start of a sweep."""
     code = (
         "import sys, pathlib, tests.conftest as shared, tests.train.samples as samples\n"
         "config = shared.RunConfig.model_validate(shared.TINY)\n"
         "corpus = shared.load_corpus(config.corpus)\n"
         "samples.train(config, corpus, 0, pathlib.Path(sys.argv[1]))\n"
+        "shapes = samples.GPT(config.model, 60, None)\n"
         "sys.exit('torch._dynamo' in sys.modules or 'sympy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT).returncode == 0
