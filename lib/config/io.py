@@ -105,6 +105,7 @@ def corpus_places(file_name: str) -> list[Path]:
         ROOT / "data" / file_name,
         output_root() / "data" / file_name,
         output_root().parent / "shared" / "data" / file_name,
+        ROOT.parent / "shared" / "data" / file_name,  # outputs may go elsewhere
     ]
     kaggle = kaggle_folder()
     if kaggle is not None:

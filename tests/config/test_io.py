@@ -123,7 +123,7 @@ def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_inpu
     for path in attached:
         path.parent.mkdir(parents=True)
         path.touch()
-    assert io.corpus_places("own.txt")[3:] == sorted(attached)
+    assert io.corpus_places("own.txt")[4:] == sorted(attached)
     assert io.relative(on_kaggle / "working/runs/final") == "runs/final"
     assert io.relative(on_kaggle / "input/slug/repo/params/final.yaml") == "params/final.yaml"
     assert io.relative(attached[0]) == "own.txt"  # no machine's folders
@@ -146,11 +146,12 @@ def test_a_corpus_is_sought_in_the_repository_then_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(io, "ROOT", tmp_path / "repo")
-    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "out")
+    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "elsewhere" / "out")
     monkeypatch.setattr(io, "kaggle_folder", lambda: None)
     assert io.corpus_places("own.txt") == [
         tmp_path / "repo" / "data" / "own.txt",
-        tmp_path / "out" / "data" / "own.txt",
+        tmp_path / "elsewhere" / "out" / "data" / "own.txt",
+        tmp_path / "elsewhere" / "shared" / "data" / "own.txt",
         tmp_path / "shared" / "data" / "own.txt",
     ]
 
