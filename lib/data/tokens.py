@@ -167,7 +167,7 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _BATCH = 5, 1000
+_FORMAT, _BATCH = 7, 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
 """Reads the texts of each part, a column `text`; its files go to a folder."""
