@@ -32,6 +32,7 @@ from pandas import DataFrame
 from lib.stats import tables as report
 from lib.stats.runs import (
     collect,
+    main_measures,
     melt_columns,
     read_parquet,
     read_table,
@@ -90,7 +91,7 @@ report.summary_table(verdict.runs)
 # is the same in every seed.
 
 # %%
-display(*report.seed_tables(runs))
+display(*report.seed_tables(runs, main_measures(runs, plan)))
 
 # %% [markdown]
 # ## Paired differences
@@ -99,7 +100,18 @@ display(*report.seed_tables(runs))
 # suggests what to test on other seeds.
 
 # %%
+print(report.not_compared(runs))
 report.contrast_overview(contrasts)
+
+# %% [markdown]
+# ## Every factor
+# Of a grid: a level minus its factor's first level, over all settings of the other factors, then in
+# each setting; and for each pair of factors (`a × b`) how far the difference of one depends on the
+# other. Look first at the interactions: where one is far from zero, a mean over settings says
+# little.
+
+# %%
+report.contrast_overview(verdict.tables["effects"])
 
 # %% [markdown]
 # Every hypothesis that has a test, and every test of the plan's families, p adjusted within the

@@ -9,7 +9,7 @@ suffice for from `lib.results`, so that `verify` computes it again, else from `l
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import Any, Literal
 
 MeasureGroup = Literal["summary", "headline", "comparison", "calibration"]
@@ -45,7 +45,7 @@ class Measure:
     def estimate(self, row: Mapping[Any, Any]) -> str:
         """Write a paired difference with its t interval, from `mean_delta`, `t_low`, `t_high`."""
         delta, low, high = (self.text(row[key], "+") for key in ("mean_delta", "t_low", "t_high"))
-        return f"{delta} [{low}, {high}]"
+        return f"{delta} (no interval)" if isnan(row["t_low"]) else f"{delta} [{low}, {high}]"
 
 
 _EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison")
@@ -103,8 +103,16 @@ MEASURES = _Registry({
 })  # fmt: skip
 """Measures in the order in which tables show them."""
 
-MAIN = "perplexity"
-"""What is shown where there is room for one measure."""
+MAIN = ("loss", "perplexity")
+"""What stands first where no plan says what does."""
+
+PER_TOKEN = frozenset(
+    name
+    for name in MEASURES
+    if name.startswith(("loss", "perplexity", "accuracy", "ece", "brier", "nll", "temperature"))
+)
+"""Measures of one prediction: they compare nothing between tokenizers, whose tokens hold different
+amounts of text."""
 
 ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
 """Shares of right answers: what a plan's hypotheses, cost and margin of equivalence are about."""

@@ -5,7 +5,8 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -75,7 +76,10 @@ class Hypothesis(Section):
     says: str
     test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
     """Arm, the arm that it is held against, measure: what follows is about their mean difference
-    over seeds, the first minus the second. None: of plans that rules answered."""
+    over seeds, the first minus the second. A level such as `tied=false` means every arm that has
+    it, beside the arm that differs in nothing else. None: of plans that rules answered."""
+    minus: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    """Of an interaction, the two arms whose difference is subtracted from that of `test`."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """By more than this, in the measure's units."""
@@ -89,6 +93,11 @@ class Hypothesis(Section):
     if_refuted: Text = ""
     if_undecided: Text = ""
     """The sentence to print for each outcome."""
+
+    @property
+    def pairs(self) -> list[list[str]]:
+        """The two arms of the test, and those whose difference is subtracted."""
+        return [names[:2] for names in (self.test, self.minus) if names]
 
     @model_validator(mode="before")
     @classmethod
@@ -234,6 +243,42 @@ def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
     return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
 
 
+def arm_weights(
+    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], levels: Mapping[str, str]
+) -> dict[str, float]:
+    """Weigh arms so that their weighted sum is a difference: of the two arms, variants or levels
+    that a pair names (several levels stand as in `tied=false,activation=gelu`), and of the first
+    pair minus the second. Arms of a level are paired with those that are equal else, where all
+    sides have them. Both mappings are by arm. Empty where no arms are meant, or a variant is
+    several."""
+    fields = {level.partition("=")[0] for name in chain(*pairs) for level in name.split(",")}
+    found = [_pairs_called(one, other, fields, variants, levels) for one, other in pairs]
+    shared = set.intersection(*map(set, found))
+    weights: dict[str, float] = {}
+    for sign, of_setting in zip((1.0, -1.0), found, strict=False):
+        for setting in shared:
+            for arm, side in zip(of_setting[setting], (sign, -sign), strict=True):
+                weights[arm] = weights.get(arm, 0.0) + side / len(shared)
+    return {arm: weight for arm, weight in weights.items() if weight}
+
+
+def _pairs_called(
+    one: str, other: str, fields: set[str], variants: Mapping[str, str], levels: Mapping[str, str]
+) -> dict[frozenset[str], tuple[str, str]]:
+    """Pair the arms that two names mean, by their levels of all fields but these."""
+    arms, others = (arms_called(name, variants) for name in (one, other))
+    if len(arms) == len(others) == 1:
+        return {frozenset(): (arms[0], others[0])}
+    found: tuple[dict[frozenset[str], str], ...] = {}, {}
+    for arm, cell in levels.items():
+        names = frozenset(cell.split(","))
+        rest = frozenset(name for name in names if name.partition("=")[0] not in fields)
+        for side, asked in zip(found, (one, other), strict=True):
+            if names >= {*asked.split(",")}:
+                side[rest] = arm
+    return {rest: (arm, found[1][rest]) for rest, arm in found[0].items() if rest in found[1]}
+
+
 def published_plans() -> dict[str, Any]:
     """Read of each published plan its hash, the fields that had other names in its schema, and by
     study the drawn and the skipped seeds."""
@@ -255,7 +300,7 @@ def read_plan(file: str) -> Plan:
             return Plan.model_validate(content)
         plan = Plan.model_validate(content | published.get("fields", {}), extra="ignore")
     except ValidationError as error:
-        faults = [f"{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
+        faults = [f"plans/{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
         raise ConfigError("\nerror: ".join(faults)) from None
     plan._hash = published["hash"]
     return plan

@@ -11,18 +11,27 @@ a yes nor a no.
 import json
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain
 from typing import Any, Literal
 
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
-from lib.config.metrics import JUDGED, MAIN, MEASURES
-from lib.config.plan import Frozen, Instability, Plan, arms_called, published_plans, read_plan
-from lib.config.schema import digest
-from lib.config.study import Study, load_study
+from lib.config.metrics import JUDGED, MAIN, MEASURES, PER_TOKEN
+from lib.config.plan import (
+    Frozen,
+    Hypothesis,
+    Instability,
+    Plan,
+    arm_weights,
+    arms_called,
+    published_plans,
+    read_plan,
+)
+from lib.config.schema import digest, vocabulary
+from lib.config.study import Arm, Study, effects_of, levels_of, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
 
 Run = dict[str, Any]
@@ -39,7 +48,7 @@ def load_plan(study: Study) -> Plan | None:
         return None
     plan = read_plan(study.plan)
     faults = [] if study.plan in published_plans() else check_plan(plan, study)
-    if faults := [f"{study.plan}: {fault}" for fault in faults]:
+    if faults := [f"plans/{study.plan}: {fault}" for fault in faults]:
         raise ConfigError("\nerror: ".join(faults))
     return plan
 
@@ -50,9 +59,14 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
     planned = planned or [study]
-    designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned]
-    variants = list(dict.fromkeys(chain(*(design.values() for design in designs))))
-    arms = list(dict.fromkeys(chain(*designs, variants)))
+    designs = [{arm.id: arm for arm in design.arms()} for design in planned]
+    by_arm = [
+        ({a.id: a.variant for a in of.values()}, levels_of({a.id: a.levels for a in of.values()}))
+        for of in designs
+    ]
+    variants = list(dict.fromkeys(chain(*(names.values() for names, _ in by_arm))))
+    levels = [name for _, cells in by_arm for cell in cells.values() for name in cell.split(",")]
+    arms = list(dict.fromkeys(chain(*designs, variants, filter(None, levels))))
     measures = [*MEASURES, *chain(*(design.stock_measures for design in planned))]
     names: list[tuple[str, Iterable[str], Collection[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
@@ -60,7 +74,10 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         ("primary", plan.primary_measures, measures),
         ("secondary", plan.secondary, measures),
         ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
-        *((f"hypotheses.{n}.test", test[1:3], arms) for n, test in plan.bound.items()),
+        *(
+            (f"hypotheses.{n}.test", _single_names(h, arms), arms)
+            for n, (h, *_) in plan.bound.items()
+        ),
         *((f"hypotheses.{n}.test", test[3:], measures) for n, test in plan.bound.items()),
         *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.families.items()),
         *((f"families.{n}.measures", f.measures, measures) for n, f in plan.families.items()),
@@ -69,17 +86,48 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
         yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
-    for name, (_, arm, baseline, _) in plan.bound.items():
-        for arm_name, design in product((arm, baseline), designs):
-            if len(matches := arms_called(arm_name, design)) > 1:
-                several = f"'{arm_name}' is {len(matches)} arms; write one of {', '.join(matches)}"
-                yield f"hypotheses.{name}.test: {several}"
+    for name, (h, *_, measure) in plan.bound.items():
+        for design, (of_variant, cells) in zip(designs, by_arm, strict=True):
+            yield from (
+                f"hypotheses.{name}.test: {fault}"
+                for fault in _unpaired(h, measure, design, of_variant, cells)
+            )
     needed = [m for h, *_, m in plan.bound.values() if h.direction and m not in JUDGED]
     needed += chain(*(f.measures for f in plan.families.values() if f.test == "equivalence"))
     for measure in dict.fromkeys(needed):
         if measure not in plan.smallest_effect_of_interest:
             missing = f"has none of {measure}; write the smallest difference that matters"
             yield f"smallest_effect_of_interest: {missing}"
+
+
+def _single_names(h: Hypothesis, known: Collection[str]) -> Iterator[str]:
+    """Give the names in a test: arms, variants, or each of several levels."""
+    for name in chain(*h.pairs):
+        yield from [name] if name in known else name.split(",")
+
+
+def _unpaired(
+    h: Hypothesis,
+    measure: str,
+    arms: Mapping[str, Arm],
+    variants: Mapping[str, str],
+    levels: Mapping[str, str],
+) -> Iterator[str]:
+    """Say why a test can be made of none of a study's arms, or not in its measure."""
+    weights = arm_weights(h.pairs, variants, levels)
+    for name in chain(*h.pairs):
+        if not weights and len(matches := arms_called(name, variants)) > 1:
+            several = f"{', '.join(matches)}, or a level with its field"
+            yield f"'{name}' is {len(matches)} arms; write one of {several}"
+            return
+    if not weights:
+        yield f"{' and '.join(h.pairs[0])} name no two arms that are equal else; name others"
+    if (
+        measure in PER_TOKEN
+        and len({vocabulary(dict(arms[arm].config.corpus)) for arm in weights}) > 1
+    ):
+        remedy = "write bits_per_character, which all share"
+        yield f"{measure} is per token, and the arms' tokens differ; {remedy}"
 
 
 def begin_plan(file: str, name: str | None) -> None:
@@ -98,14 +146,16 @@ def begin_plan(file: str, name: str | None) -> None:
 
 
 def _template(study: Study, file: str) -> str:
-    """Write a plan with the arms and measures of a study, in which each arm differs from its
-    baseline in the main measure. Blank is what only its user knows."""
+    """Write a plan with the arms and measures of a study, in which every factor has an effect and
+    every pair of factors an interaction, or each arm differs from its baseline. Blank is what only
+    its user knows."""
     measures = [name for name, measure in MEASURES.items() if measure.better]
+    measure = main_measure(study)
     hypotheses = "\n".join(
-        f"  {json.dumps(arm.id)}:\n    says:\n"
-        f"    test: {json.dumps([arm.id, arm.baseline, MAIN])}\n    direction: differs"
-        for arm in study.arms()
-        if arm.baseline != arm.id
+        f"  {json.dumps(name)}:\n    says:\n"
+        + "".join(f"    {field}: {json.dumps(value)}\n" for field, value in test.items())
+        + "    direction: differs"
+        for name, test in proposed_tests(study, measure).items()
     )
     usual = Instability.model_validate({"noise": {}})
     return (
@@ -114,7 +164,7 @@ def _template(study: Study, file: str) -> str:
         .format(
             study=study.name,
             file=file,
-            measure=MAIN,
+            measure=measure,
             hypotheses=hypotheses,
             arms=_wrapped("; ".join(arm.id for arm in study.arms())),
             measures=_wrapped(", ".join(measures + study.stock_measures)),
@@ -123,6 +173,36 @@ def _template(study: Study, file: str) -> str:
             n=usual.noise,
         )
     )
+
+
+def main_measure(study: Study) -> str:
+    """Name what a study without a plan is about: the loss, or where its arms' tokens differ, bits
+    per character."""
+    per_token = len({vocabulary(dict(arm.config.corpus)) for arm in study.arms()}) == 1
+    return MAIN[0] if per_token else "bits_per_character"
+
+
+def begun_plan(study: Study, measure: str | None) -> dict[str, Any]:
+    """Return the content of a plan with the hypotheses that are proposed for a study."""
+    blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
+    tests = proposed_tests(study, measure or main_measure(study))
+    asked = {name: {"says": name, "direction": "differs"} | test for name, test in tests.items()}
+    return blank | {"hypotheses": asked}
+
+
+def proposed_tests(study: Study, measure: str) -> dict[str, dict[str, list[str]]]:
+    """Propose tests by name, as fields of a hypothesis: of a grid the main effects and the
+    interactions, else of each arm beside its baseline."""
+    tests = {}
+    cells = levels_of({arm.id: arm.levels for arm in study.arms()})
+    for effect, kind, (pair, *minus) in effects_of(cells.values()):
+        if kind != "simple":
+            tests[effect] = {"test": [*pair, measure]} | ({"minus": [*minus[0]]} if minus else {})
+    return tests or {
+        arm.id: {"test": [arm.id, arm.baseline, measure]}
+        for arm in study.arms()
+        if arm.baseline != arm.id
+    }
 
 
 def _wrapped(text: str) -> str:
@@ -141,7 +221,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
     for study in studies:
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
-        faults += [f"{file}: {fault}" for fault in check_plan(plan, study)]
+        faults += [f"plans/{file}: {fault}" for fault in check_plan(plan, study)]
         traces = [*RUNS.glob(f"{study.name}/*/seed-*/*.json")]
         if traces or any(PAPERS.glob(f"*/results/{study.name}.json")):
             faults.append(f"{study.name} has run: write a new plan, and a study that names it")

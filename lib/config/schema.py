@@ -5,7 +5,7 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -243,11 +243,32 @@ class RunConfig(Section):
             raise ValueError(f"machine.micro_batch_size {micro} must divide {batch}")
         return self
 
+    @property
+    def tokens(self) -> int:
+        """How many a run is trained on."""
+        training = self.training
+        return training.iterations * training.batch_size * self.model.block_size
+
+    def acting(self) -> dict[str, Any]:
+        """Return all fields that decide the run; those that do nothing here are left out."""
+        fields = self.model_dump(exclude={"machine"})
+        if self.training.schedule == "constant":
+            del fields["training"]["warmup_iterations"]
+            del fields["training"]["final_learning_rate_ratio"]
+        return fields
+
     def changed(self) -> dict[str, dict[str, Any]]:
         """Return the values that differ from the schema's defaults, the machine's apart. A field
         that is added to the schema later changes it for no older study."""
         sections = set(RunConfig.model_fields) - {"machine"}
         return self.model_dump(include=sections, exclude_defaults=True)
+
+
+def vocabulary(corpus: Mapping[str, Any]) -> str:
+    """Name the vocabulary of a corpus: its tokenizer, and the text that a BPE is learned from."""
+    tokenizer = str(corpus.get("tokenizer", "characters"))
+    learned = [str(corpus[name]) for name in ("source", "fraction") if "bpe-" in tokenizer]
+    return " ".join([tokenizer, *learned])
 
 
 def recorded_config(content: dict[str, dict[str, Any]]) -> RunConfig:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import not_
 from pathlib import Path
@@ -147,7 +147,26 @@ class Study(RunConfig):
             if arm.baseline not in ids:
                 hint = suggest(arm.baseline, ids)
                 raise ValueError(f"arm {arm.id}: its baseline {hint}; include it or name another")
+        self._require_what_differs_and_compares(arms)
         return self
+
+    def _require_what_differs_and_compares(self, arms: list[Arm]) -> None:
+        """Raise ValueError for two arms that are equal, or that see unequal numbers of tokens in
+        the same number of steps."""
+        acting, first = dict[str, str](), dict[int, Arm]()
+        for arm in arms:
+            config = digest([arm.levels.get(CODE), arm.config.acting()])
+            if (same := acting.setdefault(config, arm.id)) != arm.id:
+                why = "are equal in all that acts (a constant schedule ignores its warm-up and end)"
+                raise ValueError(f"factors: {same} and {arm.id} {why}; leave one out")
+            other = first.setdefault(arm.config.training.iterations, arm)
+            seen, tokens = other.config.tokens, arm.config.tokens
+            if tokens != seen:
+                raise ValueError(
+                    f"factors: {other.id} sees {seen:,} tokens, {arm.id} {tokens:,}; exclude that "
+                    "arm and include it with training.iterations that make them equal, or leave "
+                    "batch_size and block_size as they are"
+                )
 
     @property
     def hash(self) -> str:
@@ -235,11 +254,51 @@ def arm_id(levels: dict[str, Level]) -> str:
     """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`."""
     parts = []
     for factor, value in levels.items():
-        text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
-        text = str(value).replace("/", "-") if factor == CODE else text  # a branch may be a/b
-        named = isinstance(value, str) and factor != "corpus.source"
-        parts.append(text if named else f"{factor.rpartition('.')[2]}={Path(text).name}")
+        name = level_name(factor, value)
+        says_itself = isinstance(value, str) and factor != "corpus.source"
+        parts.append(name.partition("=")[2] if says_itself else name)
     return ",".join(parts) or "baseline"
+
+
+def levels_of(arms: Mapping[str, Mapping[str, Level]]) -> dict[str, str]:
+    """Write the levels of all factors of every arm of a grid, each with its field:
+    `embedding_norm=none,tied=false`; "" of an arm that sets further fields than its steps."""
+    factors = set.intersection(*map(set, arms.values())) if arms else set()
+    cells = {}
+    for arm, levels in arms.items():
+        names = [level_name(factor, level) for factor, level in levels.items() if factor in factors]
+        cells[arm] = ",".join(names) if levels.keys() - factors <= {"training.iterations"} else ""
+    return cells
+
+
+def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Name every effect of a grid, from what `levels_of` writes of its arms: its name, its kind
+    (main, simple or interaction), and the pairs of levels that it is the difference of (see
+    `lib.config.plan.arm_weights`). None where fewer than two factors have levels to compare."""
+    grid = [tuple(cell.split(",")) for cell in cells if cell]
+    columns = [list(dict.fromkeys(column)) for column in zip(*grid, strict=True)]
+    factors = {i: levels for i, levels in enumerate(columns) if len(levels) > 1}
+    if len(factors) < 2:
+        return
+    for i, (first, *others) in factors.items():
+        settings = dict.fromkeys(",".join(names[:i] + names[i + 1 :]) for names in grid)
+        for level in others:
+            effect = f"{level} - {first}"
+            yield effect, "main", [(level, first)]
+            for setting in settings:
+                pair = f"{level},{setting}", f"{first},{setting}"
+                yield f"{effect} at {setting}", "simple", [pair]
+    for (first, *others), (second, *more) in itertools.combinations(factors.values(), 2):
+        for one, other in itertools.product(others, more):
+            apart = [(f"{one},{of}", f"{first},{of}") for of in (other, second)]
+            yield f"{one} × {other}", "interaction", apart
+
+
+def level_name(factor: str, value: Level) -> str:
+    """Write a level with its field, e.g. `embedding_norm=layernorm`."""
+    text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
+    text = str(value).replace("/", "-") if factor == CODE else text  # a branch may be a/b
+    return f"{factor.rpartition('.')[2]}={Path(text).name if factor == 'corpus.source' else text}"
 
 
 def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm]:

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.config.io import read_json, relative, study_folder
-from lib.config.metrics import MAIN, measures_in
+from lib.config.metrics import measures_in
 from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study
@@ -64,6 +64,7 @@ class StudyFigures:
         self.folder = path.with_name("figures")
         self.plan = load_plan(study)
         self.runs = of_runs.tidy(results)
+        self.main = next(iter(of_runs.main_measures(self.runs, self.plan)), "loss")
         self.trace, self.curve = self.raw("trace"), self.raw("curve")
 
     def raw(self, name: str) -> pd.DataFrame:
@@ -98,16 +99,20 @@ class StudyFigures:
 
     def _effects(self) -> Iterator[StudyFigure]:
         """By how much do arms differ? A row for each hypothesis of the plan, or without one for
-        each arm beside its baseline: the mean paired difference with its 95 % *t* interval.
-        Hollow marks are undecided. Drawn by `forest` from the hypotheses or the contrasts of
-        03."""
+        each factor of a grid and each interaction, or each arm beside its baseline: the mean
+        paired difference with its 95 % *t* interval. Hollow marks are undecided. Drawn by
+        `forest` from the hypotheses, effects or contrasts of 03."""
         table = pd.DataFrame(self.verdict["hypothesis_tests"])
         if len(table):
             label = table["hypothesis"]
             decided = table["answer"] != "undecided"
         else:
-            table = self.contrasts(MAIN)
+            table = self.contrasts(self.main)
             label = table["arm"] + " - " + table["baseline"]
+            every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
+            if of_factors := [row for row in every if row["kind"] != "simple"]:
+                table = pd.DataFrame(of_factors)
+                label = table["effect"]
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
         if len(table):
             table = table.assign(label=label, decided=decided, variant="", setting="")
@@ -161,7 +166,7 @@ class StudyFigures:
     def _comparison(self) -> Iterator[StudyFigure]:
         """Do the lines of all seeds slope the same way? A thin line joins the runs of one
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
-        planned = planned_measures(self.plan) if self.plan else []
+        planned = planned_measures(self.plan) if self.plan else [self.main]
         names = of_runs.available_measures([*planned, *measures_in("comparison")], self.runs)
         rows: Rows = {
             name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
@@ -177,11 +182,11 @@ class StudyFigures:
         from the lowest to the highest. Diverged runs are crosses at the top with their
         number; lines leave them out. Drawn by `interaction` from the runs' measures and by
         `differences` from the contrasts of 03."""
-        deltas = self.contrasts(MAIN)
+        deltas = self.contrasts(self.main)
         for factor in list(self.study.factors)[1:]:
             levels = list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
-            if len(levels) > 1 and self.runs[MAIN].notna().any():
-                how: Any = {"measure": MAIN, "factor": factor, "levels": levels}
+            if len(levels) > 1 and self.runs[self.main].notna().any():
+                how: Any = {"measure": self.main, "factor": factor, "levels": levels}
                 values = self.within(self.runs, factor)
                 rows: Rows = {"values": (values, partial(effects.interaction, **how))}
                 if len(deltas):
@@ -253,7 +258,9 @@ class StudyFigures:
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
         n = self.runs["seed"].nunique()
-        words = f"{self.verdict['standing']}: {self.study.name}, n = {n} seeds"
+        tested = name == "effects" and self.verdict["hypothesis_tests"]
+        words = f"{self.verdict['standing']}: " if tested else ""
+        words += f"{self.study.name}, n = {n} seeds"
         if len(columns) < len(settings):
             words += f", {len(columns)} of {len(settings)} settings"
         return StudyFigure(name, words, list(tables.values()), draw)

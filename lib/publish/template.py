@@ -32,6 +32,7 @@ from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 
 from lib.config.io import read_json
+from lib.config.metrics import MAIN
 from lib.config.study import load_study
 from lib.config.yaml import UserError, read_yaml, suggest
 from lib.record.archive import Record
@@ -129,7 +130,10 @@ class Template:
 def _quoted(record: Record) -> Row:
     verdict = record.verdict
     answers = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests") or []}
-    quoted = {"hypotheses": answers, "arms": record.results["summary"]}
+    tested = [row.get("measure") for row in answers.values()]
+    compared = {row["measure"] for row in verdict.get("contrasts", ())}
+    main = next((m for m in (*tested, *MAIN, "bits_per_character") if m in compared), MAIN[0])
+    quoted = {"hypotheses": answers, "arms": record.results["summary"], "main": main}
     return answers | quoted | {"design": record.results["study"], "verdict": verdict}
 
 

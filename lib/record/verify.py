@@ -33,6 +33,11 @@ TOLERANCE = 1e-9
 Begin = Callable[[RunConfig, int, int], tuple[str, str] | None]
 """Configuration, seed and number of steps → hashes of initial weights and batches; None where the
 text is not in reach."""
+NAMING = (
+    *("family", "hypothesis", "effect", "arm", "baseline", "measure", "seed", "task", "shots"),
+    *("text", "reference"),
+)
+"""What a row of a verdict's table is about."""
 WORDS = ("reason", "sentence")
 """What verdicts say in words, which today's code may say in others."""
 
@@ -198,6 +203,9 @@ def differences(
                 report.published[inner] += 1
             else:
                 yield from differences(stated.get(key), computed.get(key), report, inner)
+    elif report and (found := _by_name(computed)) and (rows := _by_name(stated)):
+        for row, values in rows.items():
+            yield from differences(values, found.get(row), report, name)
     elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
         for one, other in zip(stated, computed, strict=True):
             yield from differences(one, other, report, name)
@@ -205,6 +213,16 @@ def differences(
         are_numbers = isinstance(stated, int | float) and isinstance(computed, int | float)
         if not (are_numbers and math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=1e-12)):
             yield name, str(stated)[:80], str(computed)[:80]
+
+
+def _by_name(table: Any) -> dict[str, Any]:
+    """Name the rows of a table by what they are about; none where two have one name."""
+    is_table = isinstance(table, list) and all(isinstance(row, dict) for row in table)
+    rows = {
+        " ".join(str(row[name]) for name in NAMING if name in row): row
+        for row in (table if is_table else ())
+    }
+    return rows if is_table and len(rows) == len(table) else {}
 
 
 def run_name(run: Run) -> str:

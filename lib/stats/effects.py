@@ -1,14 +1,50 @@
-"""Effects beyond a plan's contrasts: the suite task by task, and attempts to explain a result away
-by leaving a seed or a task out."""
+"""Effects beyond contrasts of two arms: of every factor of a grid and of each pair of them; task by
+task; and attempts to explain a result away by leaving a seed or a task out."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.config.plan import ALPHA
-from lib.stats.paired import TTest, holm, t_test
-from lib.stats.runs import own_baselines, seed_differences
+from lib.config.metrics import JUDGED
+from lib.config.plan import ALPHA, arm_weights
+from lib.config.study import effects_of
+from lib.stats.paired import TTest, holm, paired_deltas, t_test
+from lib.stats.runs import (
+    budget_factors,
+    by_seed,
+    is_comparable,
+    own_baselines,
+    seed_differences,
+    sides,
+)
+
+
+def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA) -> pd.DataFrame:
+    """Return one row per effect of a grid and measure: `effect` (its name), `kind`, `budget` (as in
+    `lib.stats.paired.contrast_table`), measure, n, mean difference over seeds, t interval and p.
+    Empty where fewer than two factors have levels to compare.
+
+    A main effect is the mean over the settings of all other factors of a level's difference from
+    the factor's first; a simple effect is that in one setting; an interaction is the difference of
+    two differences (Montgomery, Design and Analysis of Experiments, ch. 5). Each is a number for
+    every seed, so that what the arms of a seed share falls out. Seeds with all of its runs count.
+    """
+    cells = dict(zip(runs["arm"], runs["cell"], strict=True))
+    rows, values = [], {measure: by_seed(runs, measure) for measure in measures}
+    for effect, kind, pairs in effects_of(cells.values()):
+        weights = arm_weights(pairs, {}, cells)
+        budget = ", ".join(budget_factors(runs, weights)) if weights else ""
+        for measure in measures if weights else ():
+            if is_comparable(runs, measure, weights):
+                complete = sides(values[measure], weights).dropna().to_numpy()
+                test = t_test(paired_deltas(complete[:, 0], complete[:, 1]), alpha)._asdict()
+                if measure in JUDGED:  # t says nothing of shares
+                    test |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
+                row = {"effect": effect, "kind": kind, "measure": measure, "budget": budget}
+                rows.append(row | test)
+    return pd.DataFrame(rows)
+
 
 ZERO_SHOT, FEW_SHOT = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"
 

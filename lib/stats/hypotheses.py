@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from lib.config.metrics import MEASURES
-from lib.config.plan import Hypothesis, Plan, arms_called
+from lib.config.metrics import MEASURES, measures_in
+from lib.config.plan import Hypothesis, Plan, arm_weights, arms_called
 from lib.stats.paired import (
     Floats,
     contrast_table,
@@ -24,7 +24,7 @@ from lib.stats.paired import (
     t_test,
 )
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
-from lib.stats.runs import available_measures
+from lib.stats.runs import available_measures, by_seed, is_comparable, sides
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` that holds its p."""
@@ -60,14 +60,15 @@ def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[
 def planned_contrasts(
     runs: pd.DataFrame, plan: Plan, rng: Generator
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Contrast every planned pair in the plan's measures, and make every test of its families.
+    """Contrast every planned pair in the plan's measures and then in those of every study, and make
+    every test of its families.
 
     The first table is that of `contrast_table` with `family`, `test` and `p_holm`: the first family
     that asks whether the two differ, "" and NaN where none does. The second, whose columns
     `family_tests` names, has a row per test: a contrast may be in several families.
     """
     pairs, keys = planned_pairs(runs, plan), ["arm", "baseline", "measure"]
-    measures = available_measures(planned_measures(plan), runs)
+    measures = available_measures([*planned_measures(plan), *measures_in("headline")], runs)
     contrasts = contrast_table(runs, measures, rng, plan, pairs)
     tests = family_tests(contrasts, pairs, plan)
     if tests.empty:
@@ -119,19 +120,18 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
     p_holm that it is true, `refuted_p` that it is false, adjusted too; the answer, the `sentence`
     that the plan has for it, and of an undecided one the `seeds` that would decide it."""
-    variants = dict(zip(runs["arm"], runs["variant"], strict=True))
+    variants, cells = (dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "cell"))
     rows = []
-    for name, (h, *pair, measure) in plan.bound.items():
-        matches = [arms_called(arm_name, variants) for arm_name in pair]
-        if measure not in runs or any(len(match) != 1 for match in matches):
+    for name, (h, *_, measure) in plan.bound.items():
+        weights = arm_weights(h.pairs, variants, cells)
+        if measure not in runs or not weights or not is_comparable(runs, measure, weights):
             continue
-        (arm,), (baseline,) = matches
-        values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
-        complete = values[[baseline, arm]].dropna().to_numpy()
+        arm, baseline = _named(h, weights)
+        complete = sides(by_seed(runs, measure), weights).dropna().to_numpy()
         deltas = paired_deltas(complete[:, 0], complete[:, 1])
         test, sd, exact = t_test(deltas, plan.alpha), sd_of(deltas), is_exact(h)
-        sides = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
-        p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *sides)
+        tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
+        p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *tests)
         row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
         row |= {"arm": arm, "baseline": baseline, "measure": measure, "family": h.family}
         row |= {"test": "exact" if exact else "t", **test._asdict(), "sd_delta": sd}
@@ -144,6 +144,13 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     table["refuted_p"] = families["refuted_p"].transform(holm)
     table["alpha"] = plan.alpha / families["p"].transform("size")
     return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
+
+
+def _named(h: Hypothesis, weights: dict[str, float]) -> tuple[str, str]:
+    """Name the two sides of a difference: two arms, two levels, or two differences."""
+    if h.minus:
+        return tuple(f"({one} - {other})" for one, other in h.pairs)  # type: ignore[return-value]
+    return tuple(weights if len(weights) == 2 else h.pairs[0])  # type: ignore[return-value]
 
 
 def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
@@ -183,10 +190,16 @@ def claim(h: Hypothesis) -> str:
 def in_words(row: Row) -> str:
     """Write the reason of an answer, from its row of `hypothesis_tests`: what the hypothesis says,
     what was found, and the plan's sentence for it."""
-    measure = MEASURES[row["measure"]]
+    measure, n, answer = MEASURES[row["measure"]], row["n"], row["answer"]
+    if answer != "undecided":
+        how = f"p = {row['p_holm' if answer == 'supported' else 'refuted_p']:.2g}"
+    elif np.isnan(row["p_holm"]):
+        how = "no test, since fewer than two were completed in all arms, or none differs"
+    else:
+        enough = f"; some {row['seeds']:.0f} could" if np.isfinite(row["seeds"]) else ""
+        how = f"too few to tell{enough}"
     found = (
-        f"{row['arm']} - {row['baseline']} in {measure.title}: {measure.estimate(row)}, claimed is "
-        f"{row['claim']} (n = {row['n']}, p to support {row['p_holm']:.2g}, "
-        f"p to refute {row['refuted_p']:.2g})."
+        f"{row['arm']} - {row['baseline']} in {measure.title}: {measure.estimate(row)}; claimed: "
+        f"{row['claim']}. {n} {'seed' if n == 1 else 'seeds'}: {how}."
     )
     return " ".join(filter(None, [row["says"], found, row["sentence"]]))

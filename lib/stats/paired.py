@@ -22,7 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, POWER, Plan
 from lib.stats.power import minimum_detectable_effect
-from lib.stats.runs import budget_factors, own_baselines, seed_differences
+from lib.stats.runs import (
+    budget_factors,
+    is_comparable,
+    own_baselines,
+    seed_differences,
+)
 
 RESAMPLES = 9_999
 
@@ -47,9 +52,9 @@ def contrast_table(
     """Return one row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by
     which the two sides were trained for another budget; usually ""), then what `paired_contrast`
     says. `runs` is the table of `lib.stats.runs.tidy`; arms are paired by seed. Of shares of
-    runs there is no t test and no t interval. Without `pairs`, every arm that is not its own
-    baseline stands against it. A plan gives level, power, and margins of equivalence: its smallest
-    effects of interest.
+    runs there is no t test and no t interval; in a measure per token, no pair of two vocabularies.
+    Without `pairs`, every arm that is not its own baseline stands against it. A plan gives level,
+    power, and margins of equivalence: its smallest effects of interest.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
@@ -58,13 +63,15 @@ def contrast_table(
     margins = plan.smallest_effect_of_interest if plan else {}
     rows, one_of_each = [], runs.drop_duplicates("arm")
     for measure, (arm, baseline) in product(measures, pairs):
+        if not is_comparable(runs, measure, (arm, baseline)):
+            continue
         of = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
-        sides, margin = (of.loc[baseline], of.loc[arm]), margins.get(measure)
-        contrast = paired_contrast(*sides, rng, alpha=alpha, power=power, margin=margin)
+        values, margin = (of.loc[baseline], of.loc[arm]), margins.get(measure)
+        contrast = paired_contrast(*values, rng, alpha=alpha, power=power, margin=margin)
         if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
             contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
         key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
-        key["budget"] = ", ".join(budget_factors(one_of_each, arm, baseline))
+        key["budget"] = ", ".join(budget_factors(one_of_each, {arm: 1, baseline: -1}))
         rows.append(key | contrast)
     columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)

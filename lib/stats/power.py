@@ -18,8 +18,8 @@ import scipy  # which loads its parts where they are used: a second, which few c
 from numpy.typing import ArrayLike
 
 from lib.config.metrics import JUDGED
-from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arms_called
-from lib.stats.runs import own_baselines, seed_differences
+from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arm_weights, arms_called
+from lib.stats.runs import by_seed, own_baselines, sides
 
 MAX_SEEDS = 1024
 """Beyond which no number of seeds is sought."""
@@ -150,27 +150,35 @@ def expected_power(
 def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     """Take the sd of the differences that each hypothesis is about from the runs of another study,
     a pilot or a tuning study: of the same two arms or variants, else of every arm and its baseline;
-    of several the largest. A measure that shows none is missing."""
-    variants, settings = (
-        dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "setting")
+    of several the largest; of an effect of levels, that of the same levels, where it has them. A
+    measure that shows none is missing."""
+    variants, settings, cells = (
+        dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "setting", "cell")
     )
     spreads = {}
-    for name, (_, *pair, measure) in plan.bound.items():
+    for name, (h, *pair, measure) in plan.bound.items():
+        if measure not in runs:
+            continue
         same_arms = [
             (arm, other)
             for arm, other in product(*(arms_called(of, variants) for of in pair))
             if settings[arm] == settings[other]
         ]
-        if measure not in runs:
-            continue
-        sds = []
-        for arm, other in same_arms or own_baselines(runs).items():
-            sd = seed_differences(runs, measure, arm, other).std()
-            if sd > 0:
-                sds.append(sd)
+        others = [{a: 1.0, b: -1.0} for a, b in same_arms or own_baselines(runs).items()]
+        weights = arm_weights(h.pairs, variants, cells)
+        found = [sides(by_seed(runs, measure), w) for w in ([weights] if weights else others)]
+        sds = [sd for side in found if (sd := (side["arm"] - side["baseline"]).std()) > 0]
         if sds:
-            spreads[name] = max(sds)
+            spreads[name] = max(sds) * (1 if weights else independent(h, {}))
     return spreads
+
+
+def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
+    """Return the sd of a hypothesis' difference relative to that of two arms, as if all arms had
+    the same and varied alone: less for the mean of several pairs, more for an interaction. Without
+    the weights of its arms, each of its pairs counts as one."""
+    squares = sum(weight**2 for weight in weights.values()) or 2 * len(h.pairs)
+    return float((squares / 2) ** 0.5)
 
 
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
 from typing import Any, Literal
@@ -11,10 +11,18 @@ import numpy as np
 import pandas as pd
 
 from lib.config.io import nan_to_none, run_folder
-from lib.config.metrics import MEASURES
+from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
+from lib.config.plan import Plan
 from lib.config.preregistration import load_plan, require_stamps
-from lib.config.schema import CODE, MACHINE_SETTINGS, NOT_OF_WEIGHTS, ModelConfig, recorded_config
-from lib.config.study import Study, arm_id
+from lib.config.schema import (
+    CODE,
+    MACHINE_SETTINGS,
+    NOT_OF_WEIGHTS,
+    ModelConfig,
+    recorded_config,
+    vocabulary,
+)
+from lib.config.study import Study, arm_id, levels_of
 from lib.config.yaml import UserError
 from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
 
@@ -139,10 +147,14 @@ def machine_settings(run: RunResult) -> str:
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
-    (the other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
+    (the other factors), seed, status, `cell` (see `lib.config.study.levels_of`), vocabulary, each
+    factor's level, then every measure (NaN if diverged)."""
+    results = list(results)
+    cells = levels_of({run.arm: run.levels for run in results})
     names = ("arm", "baseline", "variant", "setting", "seed", "status", "diverged_at")
     rows = [
         {name: getattr(run, name) for name in names}
+        | {"cell": cells[run.arm], "vocabulary": vocabulary(run.config["corpus"])}
         | {name: _parameter(run, name) for name in BUDGET}
         | run.levels
         | dict.fromkeys(MEASURES, np.nan)
@@ -161,17 +173,44 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     return dict(arms.itertuples(index=False))
 
 
+def by_seed(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Lay out a measure by seed (rows) and arm (columns); NaN where a run has none."""
+    return runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+
+
 def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
     """Return arm - baseline in a measure, by seed; NaN where either run has none."""
-    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+    values = by_seed(runs, measure)
     return values[arm] - values[baseline]
 
 
-def budget_factors(runs: pd.DataFrame, arm: str, baseline: str) -> list[str]:
-    """Name the factors that give the two sides of a contrast different budgets, from the tidy
-    table. Without one, `check` has made sure that their budgets are equal."""
-    of = runs.drop_duplicates("arm").set_index("arm")
-    return [name for name in BUDGET if name in of and of.at[arm, name] != of.at[baseline, name]]
+def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> list[str]:
+    """Name the factors that give the two sides of a difference (see `sides`) different budgets,
+    from the tidy table. Without one, `check` has made sure that their budgets are equal."""
+    of = runs.drop_duplicates("arm").set_index("arm").loc[list(weights)]
+    tokens = of[[name for name in _TOKENS if name in of]].prod(axis=1)
+
+    def differs(values: pd.Series) -> bool:
+        return bool((pd.Series(weights).groupby(values).sum().abs() > 1e-9).any())
+
+    names = BUDGET if differs(tokens) else [name for name in BUDGET if name not in _TOKENS]
+    return [name for name in names if name in of and differs(of[name])]
+
+
+def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
+    """Tell whether arms may be compared in a measure: per token, only those of one vocabulary."""
+    return (
+        measure not in PER_TOKEN or runs.loc[runs["arm"].isin([*arms]), "vocabulary"].nunique() == 1
+    )
+
+
+def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
+    """Name what is shown first: the plan's primary measures; else the loss with its perplexity, or
+    bits per character where arms differ in their vocabulary."""
+    if plan:
+        return available_measures(plan.primary_measures, runs)
+    per_token = runs["vocabulary"].nunique() == 1
+    return available_measures(MAIN if per_token else ["bits_per_character"], runs)
 
 
 def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
@@ -180,6 +219,14 @@ def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
     factors = [name for name in list(study.factors)[1:] if name != factor]
     names = {arm.id: arm_id({name: arm.levels[name] for name in factors}) for arm in study.arms()}
     return runs["arm"].map(names) if factors else pd.Series("", runs.index)
+
+
+def sides(values: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
+    """Return both sides of a difference by seed, from what `by_seed` lays out: what its arms of
+    negative weight sum to (`baseline`), and those of positive (`arm`); NaN where a run lacks."""
+    weighed = pd.Series(weights)
+    parts = {"baseline": -weighed[weighed < 0], "arm": weighed[weighed > 0]}
+    return pd.DataFrame({side: values[list(of.index)] @ of for side, of in parts.items()})
 
 
 def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:

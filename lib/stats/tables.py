@@ -1,14 +1,13 @@
 """A study's runs as tables for a reader: of a notebook, or at a terminal."""
 
-from math import isnan
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.results import RunResult
-from lib.stats.runs import available_measures, own_baselines
+from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
 
 REFERENCES = {
     "uniform_loss": "a uniform guess",
@@ -17,12 +16,6 @@ REFERENCES = {
     "source_loss": "the text's own source",
 }
 """Reference (see `RunResult.references`) → what it is the held-out loss of."""
-
-
-def numbers(mean: Any, low: Any, high: Any, form: str = "+.3f") -> str:
-    """Write an estimate with its interval, or that it has none."""
-    interval = "(no interval)" if isnan(low) else f"[{low:{form}}, {high:{form}}]"
-    return f"{mean:{form}} {interval}"
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
@@ -77,13 +70,22 @@ def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.Dat
     return table.T if len(table) <= 6 else table
 
 
-def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
+def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFrame]:
     """Write the differences arm - baseline of every seed (rows arms, columns seeds), with mean and
-    standard deviation, one table per measure of the comparison. NaN where either run diverged."""
-    pairs, tables = own_baselines(runs).items(), []
-    for name in available_measures(measures_in("comparison"), runs):
-        values = runs.pivot(index="seed", columns="arm", values=name)
-        deltas = pd.DataFrame({arm: values[arm] - values[base] for arm, base in pairs}).T
+    standard deviation, one table per measure: those that are shown first, then those of the
+    comparison. NaN where either run diverged."""
+    tables = []
+    for name in available_measures([*first, *measures_in("comparison")], runs):
+        pairs = own_baselines(runs).items()
+        deltas = pd.DataFrame(
+            {
+                arm: seed_differences(runs, name, arm, baseline)
+                for arm, baseline in pairs
+                if is_comparable(runs, name, (arm, baseline))
+            }
+        ).T
+        if deltas.empty:
+            continue
         deltas.columns = [f"seed {seed}" for seed in deltas.columns]
         deltas = deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1))
         deltas = deltas.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()
@@ -92,18 +94,31 @@ def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Lay out all contrasts (rows) in all measures (columns): difference and t interval; and which
-    part of its budget differs where that is itself a factor. Empty for an empty table."""
+    """Lay out all contrasts, or effects of factors (rows), in all measures (columns): difference
+    and t interval; and which part of its budget differs where that is itself a factor. Empty for an
+    empty table."""
     if contrasts.empty:
         return pd.DataFrame()
+    is_effect = "effect" in contrasts
+    names = contrasts["effect"] if is_effect else contrasts["arm"] + " - " + contrasts["baseline"]
     budget = contrasts["budget"].map(lambda factors: factors and f" ({factors} differs)")
     cells = contrasts.assign(
-        contrast=contrasts["arm"] + " - " + contrasts["baseline"] + budget,
+        contrast=names + budget,
         label=[MEASURES[name].label for name in contrasts["measure"]],
         cell=[MEASURES[row["measure"]].estimate(row) for row in contrasts.to_dict("records")],
     )
     table = cells.pivot(index="contrast", columns="label", values="cell")
     return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
+
+
+def not_compared(runs: pd.DataFrame) -> str:
+    """Say why arms differ in no measure per token, where their vocabularies do."""
+    if runs["vocabulary"].nunique() == 1:
+        return ""
+    return (
+        "The arms' tokenizers differ, so that a token of one is another amount of text in another: "
+        "loss, perplexity and accuracy per token are not compared; bits per character are."
+    )
 
 
 def reference_table(runs: pd.DataFrame) -> pd.DataFrame:

@@ -16,10 +16,10 @@ from lib.config.preregistration import ClaimStatus
 from lib.config.study import Study
 from lib.results import json_rows
 from lib.stats.decision import decide
-from lib.stats.effects import leave_one_out, leave_one_task_out, task_contrasts
-from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts
+from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
+from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts, planned_measures
 from lib.stats.paired import contrast_table
-from lib.stats.runs import available_measures
+from lib.stats.runs import available_measures, main_measures
 from lib.stats.stability import judge_runs, stability_map, with_stability
 from lib.stats.tables import reference_table
 
@@ -35,8 +35,9 @@ class Verdict:
     """Hypothesis → its answer in one word, and the reason."""
     decisions: list[dict[str, str]]
     tables: dict[str, pd.DataFrame]
-    """`contrasts` (see `lib.stats.paired.contrast_table`); `tests` of the plan's families and
-    `hypothesis_tests` (see `lib.stats.hypotheses`); and `stability`, a row per run."""
+    """`contrasts` (see `lib.stats.paired.contrast_table`); `effects` of every factor of a grid (see
+    `lib.stats.effects`); `tests` of the plan's families and `hypothesis_tests` (see
+    `lib.stats.hypotheses`); and `stability`, a row per run."""
     beyond: dict[str, pd.DataFrame]
     """Tables beyond the plan, as far as the study has what they need."""
 
@@ -82,13 +83,16 @@ def analyse(
         hypotheses = hypothesis_tests(runs, plan, rng)
         decisions = decide(runs, contrasts, hypotheses, shares, plan)
     else:
-        contrasts = contrast_table(runs, available_measures(measures_in("headline"), runs), rng)
+        measures = [*measures_in("headline"), *main_measures(runs, plan)]
+        contrasts = contrast_table(runs, available_measures(measures, runs), rng)
     if plan is None or claim.name == "EXPLORATORY":
         contrasts = contrasts.assign(family="", test="", p_holm=np.nan)
         tests, hypotheses, decisions = pd.DataFrame(), pd.DataFrame(), []
-    first = contrasts[contrasts["measure"] == MAIN]
+    first = contrasts[contrasts["measure"].isin([*main_measures(runs, plan), *MAIN])]
     if plan and len(tests):
         first = tests[tests["family"] == next(iter(plan.families))]
+    measures = planned_measures(plan) if plan else main_measures(runs, plan)
+    measures = available_measures([*measures, *measures_in("headline")], runs)
     beyond = {
         "references": reference_table(runs),
         "stability_map": shares,
@@ -97,7 +101,8 @@ def analyse(
         "leave_one_task_out": leave_one_task_out(items, contrasts, alpha),
         "leave_one_out": leave_one_out(runs, first),
     }
-    tables = {"contrasts": contrasts, "tests": tests, "hypothesis_tests": hypotheses}
+    tables = {"contrasts": contrasts, "effects": factor_effects(runs, measures, alpha)}
+    tables |= {"tests": tests, "hypothesis_tests": hypotheses}
     answers = {
         row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row)}
         for row in hypotheses.to_dict("records")

@@ -1,26 +1,23 @@
 """What would stop a study later is found before anything trains; and what it takes, and what its
 seeds can show, is said before it runs.
-
-The cost is that of training steps alone: the dev curve, the suite and the notebooks come on top.
 """
 
 import itertools
 import os
-import tempfile
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from lib.config.io import read_json, relative, study_folder
-from lib.config.plan import Plan
-from lib.config.preregistration import load_plan
+from lib.config.plan import Plan, arm_weights
+from lib.config.preregistration import begun_plan, load_plan
 from lib.config.schema import CorpusConfig, RunConfig
-from lib.config.study import Arm, Study, load_study
+from lib.config.study import Arm, Study, levels_of, load_study
 from lib.config.yaml import ConfigError, UserError
 from lib.data.suite import INSTALL, has_harness, suite_hash
 from lib.data.text import Corpus, CorpusError, load_corpus
@@ -28,9 +25,10 @@ from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
 from lib.stats.runs import tidy
 from lib.sweep.code_arms import resolve
+from lib.sweep.execute import try_out
 from lib.train.machine import describe, prepare, require_devices
 from lib.train.model import GPT, count_parameters, flops_per_token
-from lib.train.trainer import Trainer, begin, initial_hashes
+from lib.train.trainer import initial_hashes
 
 AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
@@ -195,20 +193,47 @@ def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
     return sum(seconds[study.name, arm.id] for study, arm, _ in runs)
 
 
-def step_seconds(study: Study, arm: Arm) -> float:
-    """Time a training step of an arm here; infinite for one that a CPU would take long for."""
-    config, corpus = arm.config, corpus_of(arm.config.corpus)
-    per_step = size_of(config).flops / config.training.iterations
-    if prepare(config).device == "cpu" and per_step > AFFORDABLE:
-        return float("inf")
-    seconds = []
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(config, corpus, begin(study, arm, study.seeds[0], corpus), Path(folder))
-        for _ in range(3):
-            start = time.perf_counter()
-            trainer.training_step()
-            seconds.append(time.perf_counter() - start)
-    return min(seconds)
+def trial(arm: Arm) -> tuple[float, float, float]:
+    """Train an arm for a few steps, as a sweep would, in a folder of its own; return the seconds of
+    a step, of a point of the dev curve, and of all else in its notebook. UserError where it
+    fails."""
+    fields: Any = arm.config.model_dump()
+    for name, most in _SHORT.items():
+        section, _, field = name.partition(".")
+        fields[section][field] = min(fields[section][field], most)
+    fields["evaluation"]["interval"] = 1
+    start = time.perf_counter()
+    parts = try_out(Study.model_validate({"name": "trial", "seeds": [0], **fields}))["seconds"]
+    whole, steps = time.perf_counter() - start, fields["training"]["iterations"]
+    step, point = parts["training"] / steps, parts["snapshots"] / (steps + 1)
+    return step, point, whole - parts["training"] - parts["snapshots"]
+
+
+def time_of(study: Study) -> Iterator[str]:
+    """Say how long a study takes here, by the trial of its largest arm; a CPU that would take long
+    for a step is not asked."""
+    arms = [arm.config for arm in study.arms()]
+    work = [size_of(config).flops / config.training.iterations for config in arms]
+    largest, n = max(range(len(arms)), key=lambda i: work[i]), len(study.seeds)
+    if prepare(arms[largest]).device == "cpu" and work[largest] > AFFORDABLE:
+        yield "  time        not tried: a step of it would take a core more than ten seconds"
+        return
+    step, point, rest = trial([*study.arms()][largest])
+    runs = []
+    for config, flops in zip(arms, work, strict=True):
+        steps = config.training.iterations
+        points = steps // config.evaluation.interval + 1
+        runs.append(rest + flops / work[largest] * (step * steps + point * points))
+    jobs = len(gpus([study], None)) or os.cpu_count() or 1
+    total = max(max(runs), n * sum(runs) / jobs)
+    here = describe(prepare(arms[largest])).device_name
+    yield f"  time        on {here}: {1000 * step:,.1f} ms a step, {clock(max(runs))} a run,"
+    yield f"              {clock(total)} in all, {jobs} side by side; the analysis comes on top"
+
+
+def clock(seconds: float) -> str:
+    """Write a time: seconds below a minute, else h:mm:ss."""
+    return f"{seconds:.0f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 def shortened(study: Study) -> Study:
@@ -228,10 +253,13 @@ def shortened(study: Study) -> Study:
     return Study.model_validate(content)
 
 
-def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
-    """Say what a study takes (parameters, arithmetic, memory, time here), and the power
-    of its plan's hypotheses: `effect` is the true difference assumed (None: as `expected_power`
-    says), `spread` the sd of differences, or a recorded study that shows it (None: the plan's)."""
+def estimate(
+    study: Study, effect: float | None, spread: str | None, measure: str | None = None
+) -> Iterator[str]:
+    """Say what a study takes (parameters, arithmetic, memory, time here), and the power of its
+    plan's hypotheses in a measure (None: in all): `effect` is the true difference assumed (None: as
+    `expected_power` says), `spread` the sd of differences, or a recorded study that shows it (None:
+    the plan's). Without a plan, of those that `freeze --new` would write."""
     arms, n = list(study.arms()), len(study.seeds)
     largest = max(arms, key=lambda arm: size_of(arm.config).flops)
     config, size = largest.config, size_of(largest.config)
@@ -241,21 +269,27 @@ def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator
     yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
     parts = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in memory(config, size).items())
     yield f"  memory      {sum(memory(config, size).values()) / 1e6:,.1f} MB: {parts}"
-    seconds = step_seconds(study, largest)
-    hours = seconds * config.training.iterations * total / size.flops / 3600
-    here = describe(prepare(config)).device_name
-    yield f"  {here}: {1000 * seconds:,.1f} ms a step; all runs {hours:,.2f} h, one at a time"
-    if plan := load_plan(study):
-        yield from power(plan, n, effect, spread)
-    else:
-        yield "Power takes a plan with hypotheses: ./run_all.sh freeze --new PLAN --study NAME"
+    yield from time_of(study)
+    try:
+        plan = load_plan(study)
+    except ConfigError as error:
+        yield f"Power takes a plan that is filled in:\n{error}"
+        return
+    if plan is None and (effect is None or spread is None):
+        yield "Power takes a plan (./run_all.sh freeze --new PLAN --study NAME), or --effect and"
+        yield "--spread: the difference that you expect, and its sd over seeds or a pilot study"
+        return
+    plan = plan or Plan.model_validate(begun_plan(study, measure))
+    asked = {n: h for n, h in plan.hypotheses.items() if measure in (None, (h.test or [""])[-1])}
+    yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
 
 
-def power(plan: Plan, n: int, effect: float | None, spread: str | None) -> Iterator[str]:
-    """Say what `n` seeds can show of each hypothesis: its power, and the seeds that the plan's
-    power takes; and which exact tests cannot reach their level."""
-    from lib.stats.power import expected_power, out_of_reach, spread_of  # loads statsmodels
+def power(plan: Plan, study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
+    """Say what a study's seeds can show of each hypothesis: its power, and the seeds that the
+    plan's power takes; and which exact tests cannot reach their level."""
+    from lib.stats.power import expected_power, independent, out_of_reach, spread_of  # statsmodels
 
+    n = len(study.seeds)
     yield from (f"warning: {text}" for text in out_of_reach(plan, n))
     source: Any = plan.spread if spread is None else spread
     with suppress(TypeError, ValueError):
@@ -264,8 +298,15 @@ def power(plan: Plan, n: int, effect: float | None, spread: str | None) -> Itera
         (name,) = require_recorded([source])
         sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))
     else:
-        guess = source if isinstance(source, dict) else dict.fromkeys(plan.primary_measures, source)
-        sds = {name: sd for name, (*_, m) in plan.bound.items() if (sd := guess.get(m))}
+        tested = [measure for *_, measure in plan.bound.values()]
+        guess = source if isinstance(source, dict) else dict.fromkeys(tested, source)
+        variants = {arm.id: arm.variant for arm in study.arms()}
+        cells = levels_of({arm.id: arm.levels for arm in study.arms()})
+        sds = {
+            name: sd * independent(h, arm_weights(h.pairs, variants, cells))
+            for name, (h, *_, m) in plan.bound.items()
+            if (sd := guess.get(m))
+        }
     if not sds:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, by --spread"
         return

@@ -10,7 +10,7 @@
 ./run_all.sh freeze --new PLAN --study NAME
     Begin a plan (params/plans/) for a study: a template, to be filled in.
 ./run_all.sh freeze PLAN               Fix the studies of a plan, draw their seeds.
-./run_all.sh estimate STUDY [--effect D] [--spread SD|STUDY]
+./run_all.sh estimate STUDY [--measure M] [--effect D] [--spread SD|STUDY]
     Say before a study runs what it takes (arithmetic, memory, time here), and what its
     seeds can show: the power of each hypothesis, given the spread of a pilot or a guess.
 ./run_all.sh export STUDY/ARM/SEED --to DIR
@@ -89,6 +89,7 @@ def commands() -> tuple[_Parser, Any]:
     parser.add_argument("study", help="name or path of a parameter file")
     parser.add_argument("--effect", type=float, help="the true difference, for power")
     parser.add_argument("--spread", metavar="SD|STUDY", help="of differences: sd, or a pilot study")
+    parser.add_argument("--measure", help="what power is said of; without it, all that is tested")
     parser = add("export", help="write a run's model for Hugging Face's transformers")
     parser.add_argument("run", metavar="STUDY/ARM/SEED")
     parser.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
@@ -125,14 +126,14 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
                 print(f"{plan} is frozen. Its hash: {frozen.hash}")
                 for study in map(load_study, frozen.confirmatory):
                     print(f"Seeds of {study.name}: {', '.join(map(str, study.seeds))}")
-                    print(*power(frozen, len(study.seeds), None, None), sep="\n")
+                    print(*power(frozen, study, None, None), sep="\n")
                 print("Next: commit params/, publish the hash where its date can be checked; run.")
         case "estimate":
             from lib.config.study import load_study
             from lib.sweep.check import estimate
 
             study = load_study(options.study, undrawn=True)
-            for line in estimate(study, options.effect, options.spread):
+            for line in estimate(study, options.effect, options.spread, options.measure):
                 print(line, flush=True)
         case "export":
             from lib.train.hugging_face import export

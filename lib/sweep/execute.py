@@ -34,6 +34,7 @@ from lib.config.io import (
     slim,
     study_folder,
     write_json,
+    write_text,
 )
 from lib.config.preregistration import load_plan
 from lib.config.schema import digest
@@ -102,6 +103,17 @@ def train_again(study: str, arm: str, seed: int) -> Any:
         Path(folder, "params").symlink_to(PARAMS)
         execute_in(ROOT, folder, "02_train", study, arm, str(seed))
         return read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
+
+
+def try_out(study: Study) -> Any:
+    """Execute 02_train for the first run of a study that no file holds, in a folder of its own;
+    return its result. UserError where it fails, with what it said last."""
+    with tempfile.TemporaryDirectory(prefix="trial-") as folder:
+        write_text(Path(folder, "params", f"{study.name}.yaml"), study.model_dump_json())
+        Path(folder, "data").symlink_to(output_root() / "data")
+        arm, seed = next(study.arms()).id, study.seeds[0]
+        execute_in(ROOT, folder, "02_train", study.name, arm, str(seed))
+        return read_json(Path(folder, "runs", study.name, arm, f"seed-{seed}", "result.json"))
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:

@@ -2,6 +2,8 @@
 plan, and where to read more."""
 
 import sys
+from math import nan
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -14,11 +16,12 @@ from lib.config.preregistration import load_plan
 from lib.config.study import Study
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
-from lib.stats.runs import available_measures, tidy
-from lib.stats.tables import mean_and_sd, numbers
+from lib.stats.runs import available_measures, main_measures, own_baselines, tidy
+from lib.stats.tables import mean_and_sd, not_compared
 
 WIDTH = 28
 """Characters that a measure takes."""
+_ENDS = ("mean_delta", "t_low", "t_high")
 
 
 def summarise(study: Study) -> None:
@@ -37,19 +40,28 @@ def summarise(study: Study) -> None:
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
-    contrasts = {(row["arm"], row["measure"]): row for row in verdict["contrasts"]}
-    measures = available_measures(
-        [*(plan.primary_measures if plan else ()), *measures_in("headline")], runs
-    )
-    console.print(
-        _table(
-            runs, contrasts, list(dict.fromkeys(measures))[: max(1, (console.width - 20) // WIDTH)]
-        )
-    )
+    own = own_baselines(runs)
+    contrasts = {
+        (row["arm"], row["measure"]): row
+        for row in verdict["contrasts"]
+        if row["baseline"] == own.get(row["arm"])
+    }
+    first = main_measures(runs, plan)
+    measures = available_measures([*first, *measures_in("headline")], runs)
+    console.print(_table(runs, contrasts, measures[: max(1, (console.width - 20) // WIDTH)]))
     console.print(
         "Mean ± sd over seeds; below it the paired difference from the arm's baseline, and its "
-        f"interval. All measures: {relative(folder)}/03_analysis.ipynb"
+        f"interval. All measures: {relative(folder)}/03_analysis.ipynb {not_compared(runs)}"
     )
+    effects = [row for row in verdict["effects"] if row["measure"] in first[:1]]
+    if effects := [row for row in effects if row["kind"] != "simple"]:
+        console.print(
+            f"\nEvery factor, over the levels of the others, in {MEASURES[first[0]].title}:"
+        )
+        widest = max(len(row["effect"]) for row in effects)
+        for row in effects:
+            budget = f" ({row['budget']} differs)" if row["budget"] else ""
+            console.print(f"  {row['effect']:{widest}}  {_estimate(row)}{budget}")
     if plan:
         from lib.stats.verdict import for_terminal  # loads scipy: a second
 
@@ -76,8 +88,12 @@ def _table(
             digits = MEASURES[name].digits
             cells.append(mean_and_sd(completed[name].dropna(), digits))
             if row := contrasts.get((str(arm), name)):
-                # One seed has no interval, which JSON writes as null.
-                mean, low, high = pd.Series(row)[["mean_delta", "t_low", "t_high"]].astype(float)
-                cells[-1] += "\n" + numbers(mean, low, high, f"+,.{digits}f")
+                cells[-1] += f"\n{_estimate(row)}"
         table.add_row(*cells)
     return table
+
+
+def _estimate(row: dict[str, Any]) -> str:
+    """Write a difference with its interval; one seed has none, which JSON writes as null."""
+    numbers = {name: nan if row[name] is None else row[name] for name in _ENDS}
+    return MEASURES[row["measure"]].estimate(numbers)

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -329,16 +328,18 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: Runs, hours: float | None)
             running = _steps(steps.keys() - done)
             made = sum(steps[folder] for folder in done) + sum(running.values()) - begun
             left = sum(steps.values()) - begun - made
-            line = f", {clock(elapsed / made * left)} left" if made > 0 and left > 0 else ""
+            line = f", {check.clock(elapsed / made * left)} left" if made > 0 and left > 0 else ""
             names = [f"{f.parent.name} {f.name} {n}/{steps[f]}" for f, n in running.items()]
             progress.update(task, completed=len(done), description=f"{line}  {' · '.join(names)}")
             if status is not None:
                 break
             if not console.is_terminal and len(done) != last:
-                print(f"{len(done)}/{len(due)} runs{line}, {clock(elapsed)} elapsed", flush=True)
+                print(
+                    f"{len(done)}/{len(due)} runs{line}, {check.clock(elapsed)} elapsed", flush=True
+                )
             last = len(done)
             time.sleep(0.5)
-    runs = f"{len(done)}/{len(due)} runs in {clock(elapsed)}"
+    runs = f"{len(done)}/{len(due)} runs in {check.clock(elapsed)}"
     print(runs if due else "No run is missing or stale.")
     return True
 
@@ -356,11 +357,6 @@ def _steps(folders: Iterable[Path]) -> dict[Path, int]:
         with contextlib.suppress(FileNotFoundError, ValueError):
             steps[folder] = int((folder / STEP_FILE).read_text("utf-8"))
     return steps
-
-
-def clock(seconds: float) -> str:
-    """Write a time: seconds below a minute, else h:mm:ss."""
-    return f"{seconds:.0f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 def print_failures(log: Path) -> None:

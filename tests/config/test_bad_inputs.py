@@ -104,6 +104,12 @@ ADDED = [
     ("include:\n"
      "- {name: x, levels: {model.n_layer: 4}}\n- {name: figures, levels: {model.n_layer: 2}}",
      "factors: 'figures' cannot name an arm and its folder"),
+    ("factors: {training.warmup_iterations: [10, 20]}",
+     "factors: warmup_iterations=10 and warmup_iterations=20 are equal in all that acts"),
+    ("factors: {model.n_layer: [2, 4]}\ninclude: [{name: x, levels: {model.n_layer: 4}}]",
+     "factors: n_layer=4 and x are equal in all that acts"),
+    ("factors: {training.batch_size: [16, 32]}",
+     "factors: batch_size=16 sees 614,400 tokens, batch_size=32 1,228,800; exclude that arm and"),
     ("include: [{name: suite, levels: {model.n_layer: 2}}]",
      "factors: 'suite' cannot name an arm and its folder"),
     ("include: [{name: by-hand, levels: {model.n_layer: 2}}]",

@@ -246,21 +246,21 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
         return str(error.value).split("\nerror: ")
 
     assert faults() == [
-        "decay.yaml: title: is missing; add it",
-        "decay.yaml: question: is missing; add it",
-        "decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
-        "decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
+        "plans/decay.yaml: title: is missing; add it",
+        "plans/decay.yaml: question: is missing; add it",
+        "plans/decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
+        "plans/decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
     ]
     text = re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.MULTILINE)
     template.write_text(text, "utf-8")
     assert faults() == [
         "decay.yaml: write plan: decay.yaml",
         "decay.yaml: write seeds: {count: 2}",
-        "decay.yaml: smallest_effect_of_interest: has none of perplexity; write the smallest "
+        "plans/decay.yaml: smallest_effect_of_interest: has none of loss; write the smallest "
         "difference that matters",
     ]
     assert template.read_text("utf-8") == text  # nothing is fixed of it
-    template.write_text(text.replace("  perplexity:", "  perplexity: 0.4"), "utf-8")
+    template.write_text(text.replace("  loss:", "  loss: 0.02"), "utf-8")
     decay = {"name": "decay", "factors": factors, "seeds": {"count": 2}, "plan": "decay.yaml"}
     parameters.write("decay.yaml", decay)
     parameters.write("listed.yaml", {"name": "listed", "seeds": [7, 5]})

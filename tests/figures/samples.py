@@ -80,7 +80,12 @@ def verdict_of(study: Study) -> dict[str, Any]:
         for measure in ("perplexity", "ece")
         for arm, baseline in [*pairs, (second.id, first.id)]
     ]
-    return {"standing": "EXPLORATORY", "contrasts": contrasts, "hypothesis_tests": []}
+    return {
+        "standing": "EXPLORATORY",
+        "contrasts": contrasts,
+        "effects": [],
+        "hypothesis_tests": [],
+    }
 
 
 def analysed(

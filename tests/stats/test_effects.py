@@ -1,11 +1,20 @@
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.formula.api as smf
 from scipy import stats
+from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 
-from lib.stats.effects import leave_one_out, leave_one_task_out, task_contrasts
-from tests.stats.samples import runs_of, two_arms
+from lib.config.study import Arm
+from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
+from lib.stats.paired import contrast_table
+from lib.stats.power import t_test_power
+from lib.stats.runs import main_measures
+from tests.stats.samples import design, noise, runs_of, two_arms
 
 CONTRAST = pd.DataFrame([{"arm": "layernorm", "baseline": "none", "measure": "loss"}])
 MACRO = CONTRAST.assign(measure="macro_accuracy_zero_shot")
@@ -13,6 +22,96 @@ MACRO = CONTRAST.assign(measure="macro_accuracy_zero_shot")
 
 def with_deltas(*deltas: float) -> pd.DataFrame:
     return runs_of(two_arms(4), lambda arm, seed: 2.0 + (arm.id == "layernorm") * deltas[seed])
+
+
+GRID = {"model.activation": ["gelu", "relu2"], "model.tied": [True, False]}
+TIED, ACTIVATION = "tied=false - tied=true", "activation=relu2 - activation=gelu"
+BOTH = "activation=relu2 × tied=false"
+
+
+def grid_runs(
+    n: int, cell: Callable[[Arm, int], float], factors: dict[str, list[Any]] = GRID, **more: Any
+) -> pd.DataFrame:
+    """Runs of a grid whose losses have a part that the arms of a seed share, and their own."""
+    study = design(factors=factors, seeds=list(range(n)), **more)
+    return runs_of(study, lambda arm, seed: 2 + 0.3 * noise(seed, 7) + cell(arm, seed))
+
+
+def own_noise(arm: Arm, seed: int) -> float:
+    return 0.1 * noise(seed, *arm.id.encode())
+
+
+def test_every_factor_and_interaction_is_what_repeated_measures_say() -> None:
+    """Of a factor with two levels F is the square of t: p is the same."""
+    runs = grid_runs(8, own_noise)
+    found = factor_effects(runs, ["loss"]).set_index("effect")
+    columns = {"model.activation": "activation", "model.tied": "tied"}
+    named = runs.rename(columns=columns)
+    table = AnovaRM(named, "loss", "seed", [*columns.values()]).fit().anova_table
+    p = found["t_p"][[ACTIVATION, TIED, BOTH]].to_numpy()
+    assert p == pytest.approx(table["Pr > F"].to_numpy(), rel=1e-9)
+    fixed = smf.ols("loss ~ C(seed) + C(activation) * C(tied)", named).fit().params
+    interaction = -fixed.filter(like=":").iloc[0]  # of tied=True, the other way round
+    assert found.at[BOTH, "mean_delta"] == pytest.approx(interaction, rel=1e-9)
+    of = runs.pivot(index="seed", columns="arm", values="loss")
+    first, second = (of[f"{a},tied=false"] - of[f"{a},tied=true"] for a in ("gelu", "relu2"))
+    low, high = stats.ttest_1samp((first + second) / 2, 0).confidence_interval()
+    assert found.loc[TIED, ["t_low", "t_high"]].tolist() == pytest.approx([low, high], rel=1e-9)
+    assert found.at[f"{TIED} at activation=relu2", "mean_delta"] == pytest.approx(second.mean())
+
+
+def test_of_three_factors_with_a_hole_equal_settings_are_paired() -> None:
+    """By enumeration: an arm that is excluded leaves with its counterpart, and an interaction is a
+    mean over the third factor."""
+    rates = ["0.001", "0.01", "0.1"]
+    factors = GRID | {"training.learning_rate": [1e-3, 1e-2, 1e-1]}
+    hole = {"model.activation": "relu2", "model.tied": False, "training.learning_rate": 1e-1}
+    runs = grid_runs(3, own_noise, factors, exclude=[hole])
+    found = factor_effects(runs, ["loss"]).set_index("effect")["mean_delta"]
+    of = runs.pivot(index="seed", columns="arm", values="loss").mean()
+    gelu, relu = (
+        [
+            of[f"{a},tied=false,learning_rate={r}"] - of[f"{a},tied=true,learning_rate={r}"]
+            for r in rs
+        ]
+        for a, rs in (("gelu", rates), ("relu2", rates[:2]))
+    )
+    assert found[TIED] == pytest.approx(np.mean([*gelu, *relu]))
+    assert found[BOTH] == pytest.approx(np.mean(relu) - np.mean(gelu[:2]))
+
+
+def test_a_study_of_one_factor_has_contrasts_alone() -> None:
+    assert factor_effects(with_deltas(0.1, 0.2, 0.3, 0.4), ["loss"]).empty
+
+
+def test_between_tokenizers_only_what_all_share_is_compared() -> None:
+    factors = {"corpus.tokenizer": ["bytes", "bpe-300"], "model.tied": [True, False]}
+    runs = grid_runs(3, own_noise, factors)
+    runs = runs.assign(bits_per_character=runs["loss"])
+    measures = ["loss", "bits_per_character"]
+    found = factor_effects(runs, measures)
+    per_token = found[found["measure"] == "loss"]["effect"]
+    assert set(per_token) == {f"{TIED} at tokenizer={name}" for name in ("bytes", "bpe-300")}
+    table = contrast_table(runs, measures, np.random.default_rng(0))
+    assert set(table["measure"]) == {"bits_per_character"}
+    assert main_measures(runs, None) == ["bits_per_character"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "rate"), [(0.0, 0.05), (2.0, t_test_power(1, 8))])
+def test_the_level_of_an_effect_is_kept_and_its_power_is_that_of_t(
+    size: float, rate: float
+) -> None:
+    """Of 400 studies of eight seeds without an effect 5 % find one. Where one of four cells is
+    higher by two sds of a run, the main effect is 1 and its differences have an sd of 1, the
+    interaction is 2 and its differences have an sd of 2."""
+    runs, generator = grid_runs(8, lambda arm, seed: 0.0), np.random.default_rng(1)
+    shift = size * (~runs["model.tied"] & (runs["model.activation"] == "relu2"))
+    names = [f"study {i}" for i in range(400)]
+    drawn = pd.DataFrame({name: generator.normal(size=len(runs)) + shift for name in names})
+    found = factor_effects(runs.join(drawn), names).query("effect in [@TIED, @BOTH]")
+    hits = (found["t_p"] < 0.05).groupby(found["effect"]).mean()
+    assert hits.to_numpy() == pytest.approx(rate, abs=3 * (rate * (1 - rate) / 400) ** 0.5)
 
 
 def test_every_seed_is_left_out_once() -> None:

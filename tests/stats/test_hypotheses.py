@@ -15,6 +15,7 @@ from lib.stats.hypotheses import (
     planned_contrasts,
     planned_pairs,
 )
+from lib.stats.power import spread_of
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
 from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
 
@@ -37,6 +38,30 @@ def one(h: dict[str, Any], runs: pd.DataFrame, **plan: Any) -> dict[Any, Any]:
 
 
 # Hypotheses
+
+
+def test_a_hypothesis_may_be_of_levels_or_of_an_interaction() -> None:
+    """A level stands for all arms that have it; with `minus`, a difference of two differences."""
+    factors = {"model.embedding_norm": ["none", "layernorm"], "model.tied": [True, False]}
+    study = design(factors=factors, seeds=[0, 1, 2, 3])
+    runs = runs_of(study, lambda arm, seed: 2 + noise(seed, *arm.id.encode()))
+    of = runs.pivot(index="seed", columns="arm", values="loss")
+    tied, untied = (of[f"layernorm,tied={t}"] - of[f"none,tied={t}"] for t in ("true", "false"))
+    h = {"says": "…", "direction": "differs"}
+    plan = decay_plan(
+        hypotheses={
+            "main": h | {"test": ["embedding_norm=layernorm", "embedding_norm=none", "loss"]},
+            "both": h
+            | {"test": ["layernorm,tied=false", "none,tied=false", "loss"]}
+            | {"minus": ["layernorm,tied=true", "none,tied=true"]},
+        }
+    )
+    main, both = hypothesis_tests(runs, plan, rng()).to_dict("records")
+    assert main["mean_delta"] == pytest.approx((tied + untied).mean() / 2)
+    assert both["mean_delta"] == pytest.approx((untied - tied).mean())
+    assert both["p"] == pytest.approx(stats.ttest_1samp(untied - tied, 0).pvalue)
+    assert spread_of(plan, runs)["both"] == pytest.approx((untied - tied).std())
+    assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in in_words(both)
 
 
 def test_each_hypothesis_is_tested_as_it_claims() -> None:
@@ -269,4 +294,4 @@ def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too() -> 
     contrasts, _ = planned_contrasts(decay_runs(), plan, rng())
     pairs = set(zip(contrasts["arm"], contrasts["baseline"], strict=True))
     assert ("weight_decay=0.3", "weight_decay=0.1") in pairs
-    assert set(contrasts["measure"]) == {"loss"}
+    assert list(contrasts["measure"].unique()) == ["loss", "perplexity"]  # the plan's first

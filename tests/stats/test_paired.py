@@ -239,7 +239,7 @@ def runs() -> pd.DataFrame:
         for std in ("a", "b")
         for seed in range(4)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(vocabulary="characters")
 
 
 def test_the_table_pairs_each_arm_with_its_baseline_by_seed(runs):

@@ -13,6 +13,7 @@ from lib.results import MachineFacts, RunResult, Stretch
 from lib.stats.paired import contrast_table
 from lib.stats.runs import (
     ResultError,
+    budget_factors,
     check,
     collect,
     machine_settings,
@@ -147,12 +148,15 @@ def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(
 
 
 def test_settings_that_follow_from_the_batch_may_differ_with_it() -> None:
-    factors = {"training.batch_size": [4, 8]}
-    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    levels = {"training.batch_size": 8, "training.iterations": 6}
+    grid = {"factors": {"training.batch_size": [4, 8]}, "exclude": [{"training.batch_size": 8}]}
+    content = {"name": "s", "seeds": [0], "include": [{"levels": levels}]}
+    study = Study.model_validate(TINY | grid | content)
     own = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
     own = changed(own, 0, stretches=[stretch(0, 12)], tokens=768)
-    own = changed(own, 1, stretches=[stretch(0, 12, micro_batch_size=2)], tokens=1536)
+    own = changed(own, 1, stretches=[stretch(0, 6, micro_batch_size=2)], steps=6, tokens=768)
     check(study, own)
+    assert budget_factors(tidy(own), {"batch_size=4": 1, "batch_size=8,iterations=6": -1}) == []
 
 
 def test_runs_of_a_seed_that_begin_differently_are_refused(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from lib.sweep.check import Size, estimate, load_and_check, memory, power, short
 from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters, optimizer_groups
 from tests.conftest import TINY
+from tests.stats.decay import decay_study
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 
@@ -65,7 +67,7 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
-        ({"factors": {"model.block_size": [8, 60_000]}}, "synthetic: too short: the train part"),
+        ({"model": {"block_size": 60_000}}, "synthetic: too short: the train part"),
     ],
 )
 def test_trouble_is_found_early_and_never_hides_anothers(
@@ -185,8 +187,20 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study: Study) -> None:
     assert size.flops == tokens * (6 * (size.parameters - looked_up) + 12 * 2 * 16 * 16)
     assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
     assert lines[1].split() == ["parameters", f"{size.parameters:,}"]
-    assert any("ms a step; all runs 0.00 h" in line for line in lines)
-    assert lines[-1].startswith("Power takes a plan with hypotheses")
+    shown = re.search(r"ms a step, (\d+) s a run,\n +(\d+) s in all", "\n".join(lines))
+    assert shown and int(shown[2]) >= int(shown[1]) > 0  # four runs, on any number of cores
+    assert lines[-2].startswith("Power takes a plan")
+    (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
+    assert row == "warning: 2 seeds are too few for layernorm"
+
+
+def test_an_unfilled_plan_leaves_the_cost_and_is_named(
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "trial", lambda arm: (0.5, 0.1, 2.0))
+    lines = list(estimate(tiny_study.model_copy(update={"plan": "absent.yaml"}), None, None))
+    assert any("500.0 ms a step, 8 s a run" in line for line in lines)  # 12 steps, few points
+    assert "there is no params/plans/absent.yaml" in lines[-1]
 
 
 def test_the_power_is_the_textbook_s() -> None:
@@ -194,7 +208,8 @@ def test_the_power_is_the_textbook_s() -> None:
     content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
     content |= {"hypotheses": {"h": test | {"direction": "differs"}}}
     content |= {"smallest_effect_of_interest": {"loss": 0.05}}
-    _, table, warning = power(Plan.model_validate(content), 8, 0.5, "0.5")
+    study = decay_study(8)
+    _, table, warning = power(Plan.model_validate(content), study, 0.5, "0.5")
     header, row = table.splitlines()
     assert header.split() == ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
     *_, found, seeds = row.split()
