@@ -152,7 +152,7 @@ def _template(study: Study, file: str) -> str:
     measures = [name for name, measure in MEASURES.items() if measure.better]
     measure = main_measure(study)
     hypotheses = "\n".join(
-        f"  {json.dumps(name)}:\n    says:\n"
+        f"  {json.dumps(name, ensure_ascii=False)}:\n    says:\n"
         + "".join(f"    {field}: {json.dumps(value)}\n" for field, value in test.items())
         + "    direction: differs"
         for name, test in proposed_tests(study, measure).items()

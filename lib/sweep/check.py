@@ -273,7 +273,8 @@ def estimate(
     try:
         plan = load_plan(study)
     except ConfigError as error:
-        yield f"Power takes a plan that is filled in:\n{error}"
+        lacks = str(error).replace("\nerror: ", "\n  ")
+        yield f"Power takes a plan that is filled in:\n  {lacks}"
         return
     if plan is None and (effect is None or spread is None):
         yield "Power takes a plan (./run_all.sh freeze --new PLAN --study NAME), or --effect and"
