@@ -6,6 +6,7 @@ to look for, and name it in `StudyFigures.applicable`.
 """
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,13 +116,15 @@ class StudyFigures:
                 label = table["effect"]
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
         if len(table):
+            label = label.map(lambda text: textwrap.fill(text, effects.LETTERS - 5))
+            lines = int(label.str.count("\n").max()) + 1
             table = table.assign(label=label, decided=decided, variant="", setting="")
             table = table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
             rows: Rows = {}
             for measure in table["measure"].unique():
                 part = table[table["measure"] == measure]
                 rows[measure] = part, partial(effects.forest, measure=measure)
-            height = 0.45 + 0.16 * max(len(part) for part, _ in rows.values())
+            height = 0.45 + 0.16 * lines * max(len(part) for part, _ in rows.values())
             yield self._figure("effects", rows, height=height)
 
     def _loss(self) -> Iterator[StudyFigure]:
