@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib.config.schema import REINJECTION
 from lib.train.model import GPT
 
-PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
+PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head", *REINJECTION)
 """Parts of the model over which AdamW's second moments are averaged."""
 
 
@@ -120,12 +121,15 @@ def parameter_group(name: str) -> str:
 
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
-    the model lacks, or that were not updated yet, are left out."""
-    sums, sizes = dict[str, Tensor](), dict[str, int]()
+    the model lacks, that were not updated yet, or of which Muon updates a part are left out."""
+    sums, sizes, lacking = dict[str, Tensor](), dict[str, int](), set[str]()
     for name, parameter in model.named_parameters():
         moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
-        if moment is not None:
-            group = f"second_moment_{parameter_group(name)}"
-            sums[group] = sums.get(group, 0.0) + moment.sum().double()
-            sizes[group] = sizes.get(group, 0) + moment.numel()
-    return read_scalars({group: total / sizes[group] for group, total in sums.items()})
+        group = f"second_moment_{parameter_group(name)}"
+        if moment is None:
+            lacking.add(group)
+            continue
+        sums[group] = sums.get(group, 0.0) + moment.sum().double()
+        sizes[group] = sizes.get(group, 0) + moment.numel()
+    means = {group: sums[group] / sizes[group] for group in sums if group not in lacking}
+    return read_scalars(means)
