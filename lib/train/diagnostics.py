@@ -122,14 +122,12 @@ def parameter_group(name: str) -> str:
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
     the model lacks, that were not updated yet, or of which Muon updates a part are left out."""
-    sums, sizes, lacking = dict[str, Tensor](), dict[str, int](), set[str]()
-    for name, parameter in model.named_parameters():
-        moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
-        group = f"second_moment_{parameter_group(name)}"
-        if moment is None:
-            lacking.add(group)
-            continue
-        sums[group] = sums.get(group, 0.0) + moment.sum().double()
-        sizes[group] = sizes.get(group, 0) + moment.numel()
-    means = {group: sums[group] / sizes[group] for group in sums if group not in lacking}
-    return read_scalars(means)
+    sums, sizes = dict[str, Tensor](), dict[str, int]()
+    parts = [(parameter_group(name), parameter) for name, parameter in model.named_parameters()]
+    lacking = {group for group, parameter in parts if parameter not in optimizer.state}
+    for group, parameter in parts:
+        if group not in lacking:
+            moment = optimizer.state[parameter]["exp_avg_sq"]
+            sums[group] = sums.get(group, 0.0) + moment.sum().double()
+            sizes[group] = sizes.get(group, 0) + moment.numel()
+    return read_scalars({f"second_moment_{group}": sums[group] / sizes[group] for group in sums})

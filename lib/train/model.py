@@ -403,21 +403,17 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Split the parameters into groups: weight matrices inside blocks, the first, decay;
     embeddings, norm gains, biases and multiples of reinjection do not. `ratio` is what a step
-    multiplies a group's learning rate by; where it is not 1, token and position embeddings are a
-    group of their own, and so are the multiples."""
-    ratios = {"rest": 1.0, "embeddings": embedding_ratio}
+    multiplies a group's learning rate by: where it is not 1 for token and position embeddings, they
+    are a group of their own, and so are the multiples."""
+    ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
     ratios |= {name: ratio for name, (_, _, ratio) in REINJECTION.items()}
-    groups: dict[str, dict[str, Any]] = {
-        "matrices": {"params": [], "weight_decay": weight_decay, "ratio": 1.0},
-        **{name: {"params": [], "weight_decay": 0.0, "ratio": r} for name, r in ratios.items()},
-    }
+    matrices: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "ratio": 1.0}
+    rest: dict[str, Any] = {"params": [], "weight_decay": 0.0, "ratio": 1.0}
+    undecayed = {1.0: rest}
     for name, parameter in model.named_parameters():
-        kind = name.rpartition(".")[2]
+        ratio = math.prod(ratios.get(part, 1.0) for part in name.split("."))
+        group = undecayed.setdefault(ratio, rest | {"params": [], "ratio": ratio})
         if parameter.ndim == 2 and name.startswith("transformer.h."):
-            kind = "matrices"
-        elif embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe")):
-            kind = "embeddings"
-        elif kind not in REINJECTION:
-            kind = "rest"
-        groups[kind]["params"].append(parameter)
-    return [group for group in groups.values() if group["params"]]
+            group = matrices
+        group["params"].append(parameter)
+    return [group for group in (matrices, *undecayed.values()) if group["params"]]

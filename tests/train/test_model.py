@@ -4,15 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from lib.train import model as models
 from lib.train.machine import random_stream
-from lib.train.model import (
-    GPT,
-    KVCache,
-    count_parameters,
-    flops_per_token,
-    optimizer_groups,
-    weights_digest,
-)
+from lib.train.model import GPT, KVCache, count_parameters, flops_per_token, optimizer_groups
 from tests.train.samples import gpt
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
@@ -96,7 +90,7 @@ def test_reinjection_is_nanochats_and_touches_nothing_else(kind: str, on: str) -
     """Blocks are given the stream and what block 1 is given, in multiples that 0 and 1 undo."""
     fields = SMALL | {"embedding_norm": kind, "embedding_norm_on": on, "embedding_std": 0.5}
     plain, model = (gpt(**fields, embedding_reinjected=r).double() for r in (False, True))
-    assert weights_digest(model) == weights_digest(plain)
+    assert models.weights_digest(model) == models.weights_digest(plain)
     multiples = [(1.15 - 0.10 * i / 2, 0.20 - 0.15 * i / 2) for i in range(3)]
     x = x0 = plain.transformer.embed(ids(12))
     for block, (a, b) in zip(plain.transformer.h, multiples, strict=True):

@@ -163,11 +163,7 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def test_training_with_muon_is_its_step_on_matrices_in_blocks_and_adamw_on_the_rest(
-    float64: None,
-    tiny: RunConfig,
-    corpus: Corpus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    float64: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written out: Nesterov momentum of 0.95, made orthogonal, of root mean square 0.2 times its
     rate, which follows the schedule. (torch rounds to bfloat16: some 4 % of the path.)"""
@@ -191,16 +187,14 @@ def test_training_with_muon_is_its_step_on_matrices_in_blocks_and_adamw_on_the_r
         with torch.no_grad():
             for p, moment in zip(matrices["params"], moments, strict=True):
                 moment.mul_(0.95).add_(0.05 * p.grad)
-                length = 0.2 * math.sqrt(max(p.shape)) * 3 * rate
-                update = length * orthogonal(0.05 * p.grad + 0.95 * moment)
-                p.mul_(1 - 3 * rate * 0.1).sub_(update)
+                update = orthogonal(0.05 * p.grad + 0.95 * moment)
+                p.mul_(1 - 3 * rate * 0.1).sub_(3 * rate * 0.2 * math.sqrt(max(p.shape)) * update)
     for ours, theirs in zip(model.parameters(), trained.model.parameters(), strict=True):
         torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-9)
-    second = torch.cat([s["exp_avg_sq"].flatten() for s in optimizer.state.values()])
-    of_adamw = trained.trace["second_moment_mean"].iloc[-1]
-    assert of_adamw == pytest.approx(float(second.mean()), rel=1e-4)
-    groups = {"second_moment_wte", "second_moment_wpe", "second_moment_ln"}
-    assert {name for name in trained.curve if name.startswith("second_moment")} == groups
+    largest = max(float(state["exp_avg_sq"].max()) for state in optimizer.state.values())
+    assert trained.trace["second_moment_max"].iloc[-1] == pytest.approx(largest, rel=1e-4)
+    groups = {name for name in trained.curve if name.startswith("second_moment_")}
+    assert groups == {"second_moment_wte", "second_moment_wpe", "second_moment_ln"}
 
 
 def test_micro_batches_add_up_to_the_batch(
@@ -275,10 +269,8 @@ def test_lower_precisions_train_close_to_fp32(
     assert lower.model.transformer.wte.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("scale", "diverged_at", "optimizer"),
-    [(2.0**30, None, "adamw"), (2.0**60, 20, "adamw"), (2.0**30, None, "muon")],
-)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(("scale", "diverged_at"), [(2.0**30, None), (2.0**60, 20)])
 def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergence(
     scale: float,
     diverged_at: int | None,
