@@ -35,6 +35,10 @@ TRAIN_SHARE = 0.9
 """Leading share of a corpus that is for training; the rest is held out."""
 GRAM = 24
 """Characters that a question may not have in common with the training part."""
+REINJECTION = {"resid_lambda": (1.15, 1.05, 1.25), "x0_lambda": (0.20, 0.05, 125.0)}
+"""What the multiples of `embedding_reinjected` start at in the first and in the last block, evenly
+spaced between, and their learning rates as multiples of `learning_rate`: nanochat's, there 0.005
+and 0.5 beside 0.004 for the output projection."""
 
 
 class Section(BaseModel):
@@ -80,6 +84,10 @@ class ModelConfig(Section):
     """Whether the output projection shares its weights with the token embeddings."""
     embedding_norm_on: Literal["sum", "token"] = "sum"
     """What `embedding_norm` reads: token plus position embeddings, or token embeddings alone."""
+    embedding_reinjected: bool = False
+    """Whether each block reads a · stream + b · what block 1 is given, with a and b learned per
+    block (nanochat's resid_lambdas and x0_lambdas; `REINJECTION`). Block 1 is given the embeddings
+    after `embedding_norm`, which with `none` are those that nothing normalized."""
     positions: Literal["learned", "rotary"] = "learned"
     """Position embeddings, or queries and keys turned by their position (arXiv 2104.09864)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -123,11 +131,22 @@ class TrainingConfig(Section):
     iterations: Annotated[int, Field(gt=0, le=10**9)] = 300
     batch_size: Annotated[int, Field(gt=0, le=10**6)] = 16
     learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4
-    schedule: Literal["constant", "warmup_cosine"] = "constant"
+    schedule: Literal["constant", "warmup_cosine", "warmup_stable_decay"] = "constant"
+    """`constant` neither warms up nor decays; the others do both."""
     warmup_iterations: Annotated[int, Field(ge=0)] = 30
-    """Linear warm-up of `warmup_cosine`."""
+    """Steps of linear warm-up, under every schedule but `constant`, which has none."""
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Share of `iterations`, the last ones, over which `warmup_stable_decay` falls linearly; with 1
+    from the end of the warm-up on. nanochat: 0.65."""
     final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Where `warmup_cosine` ends, as a share of `learning_rate`."""
+    """Where a schedule that decays ends, as a share of `learning_rate`."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Of the weight matrices inside the blocks: AdamW, or Muon (Jordan et al. 2024; momentum 0.95)
+    which takes query, key and value as the one matrix that they are. AdamW has all the rest."""
+    muon_learning_rate_ratio: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """What `learning_rate` is multiplied by for Muon, in step and decay. An update's root mean
+    square is 0.2 times the product, as AdamW's is about (Liu et al. 2025, arXiv 2502.16982); a rate
+    r of nanochat's, on inputs of n features, is a product of 5 r / sqrt(n)."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
@@ -141,7 +160,7 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _warmup_ends_before_training_does(self) -> Self:
         warmup, steps = self.warmup_iterations, self.iterations
-        if self.schedule == "warmup_cosine" and warmup >= steps:
+        if self.schedule != "constant" and warmup >= steps:
             raise ValueError(f"warmup_iterations {warmup} must be below iterations {steps}")
         return self
 

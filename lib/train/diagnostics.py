@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib.config.schema import REINJECTION
 from lib.train.model import GPT
 
-PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
+PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head", *REINJECTION)
 """Parts of the model over which AdamW's second moments are averaged."""
 
 
@@ -120,12 +121,13 @@ def parameter_group(name: str) -> str:
 
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
-    the model lacks, or that were not updated yet, are left out."""
+    the model lacks, that were not updated yet, or of which Muon updates a part are left out."""
     sums, sizes = dict[str, Tensor](), dict[str, int]()
-    for name, parameter in model.named_parameters():
-        moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
-        if moment is not None:
-            group = f"second_moment_{parameter_group(name)}"
+    parts = [(parameter_group(name), parameter) for name, parameter in model.named_parameters()]
+    lacking = {group for group, parameter in parts if parameter not in optimizer.state}
+    for group, parameter in parts:
+        if group not in lacking:
+            moment = optimizer.state[parameter]["exp_avg_sq"]
             sums[group] = sums.get(group, 0.0) + moment.sum().double()
             sizes[group] = sizes.get(group, 0) + moment.numel()
-    return read_scalars({group: total / sizes[group] for group, total in sums.items()})
+    return read_scalars({f"second_moment_{group}": sums[group] / sizes[group] for group in sums})

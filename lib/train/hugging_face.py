@@ -19,7 +19,10 @@ from lib.train.checkpoint import UnfinishedError, read_finished
 from lib.train.model import GPT
 
 _GPT2 = ModelConfig()
-_FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
+_FIXED = (
+    *("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap"),
+    "embedding_reinjected",
+)
 """What a GPT-2 has as `ModelConfig` has it by default."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 

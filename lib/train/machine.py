@@ -99,11 +99,12 @@ def prepare(config: RunConfig) -> Machine:
 
 def why_eager(config: RunConfig, processes: int) -> str:
     """Name what of a run no CUDA graph holds: what draws numbers of its own each time, looks at the
-    device, waits for other processes, or runs a part of the model twice; "" for a run that one can
-    hold."""
+    device (Muon reads its rate as a number), waits for other processes, or runs a part of the model
+    twice; "" for a run that one can hold."""
     reasons = {
         "dropout": config.model.dropout > 0,
         "fp16": config.training.precision == "fp16",
+        "Muon": config.training.optimizer == "muon",
         "several processes": processes > 1,
         "activation checkpointing": config.machine.activation_checkpointing,
     }

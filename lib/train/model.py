@@ -6,7 +6,8 @@ H = heads, D = C / H.
 Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
 `transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
 ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
-By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's.
+By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's, whose are the names
+of what reinjects the embedding (`transformer.h.0.resid_lambda`, `transformer.h.0.x0_lambda`).
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
+from lib.config.schema import GRADIENT_SHARE, REINJECTION, WPE_STD, ModelConfig
 
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
@@ -194,6 +195,9 @@ class Block(nn.Module):
         self.ln_2 = pre_norm(config)
         self.mlp = MLP(config)
         self.dropout = dropout(config)
+        if config.embedding_reinjected:
+            self.resid_lambda = nn.Parameter(torch.empty(()))
+            self.x0_lambda = nn.Parameter(torch.empty(()))
 
     def forward(
         self,
@@ -201,7 +205,10 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         cache: KVCache | None = None,
         cos_sin: Rotation | None = None,
+        x0: Tensor | None = None,
     ) -> Tensor:
+        if x0 is not None:
+            x = self.resid_lambda * x + self.x0_lambda * x0
         x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, cos_sin))
         return x + self._scaled(self.mlp(self.ln_2(x)))
 
@@ -283,6 +290,11 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        starts = REINJECTION if config.embedding_reinjected else {}
+        for name, (first, last, _) in starts.items():
+            spaced = torch.linspace(first, last, config.n_layer)
+            for block, start in zip(self.transformer.h, spaced, strict=True):
+                getattr(block, name).fill_(start)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. The
@@ -311,8 +323,9 @@ class GPT(nn.Module):
         if start:
             seen = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
             mask = torch.zeros_like(seen, dtype=x.dtype).masked_fill(~seen, -math.inf)
+        x0 = x if config.embedding_reinjected else None
         for block in net.h:
-            x = block(x, mask, cache, cos_sin)
+            x = block(x, mask, cache, cos_sin, x0)
         return net.ln_f(x)  # type: ignore[no-any-return]
 
     def recompute_activations(self) -> None:
@@ -362,10 +375,11 @@ class GPT(nn.Module):
 
 def weights_digest(model: GPT, all_weights: bool = False) -> str:
     """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
-    unless `all_weights`."""
+    and of reinjection unless `all_weights`."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        if all_weights or not name.startswith("transformer.emb_norm"):
+        apart = name.startswith("transformer.emb_norm") or name.endswith(tuple(REINJECTION))
+        if all_weights or not apart:
             result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return result.hexdigest()
 
@@ -387,17 +401,19 @@ def flops_per_token(config: ModelConfig, vocab_size: int, parameters: int) -> fl
 def optimizer_groups(
     model: GPT, weight_decay: float, embedding_ratio: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Split the parameters into AdamW's groups: weight matrices inside blocks decay; embeddings,
-    norm gains and biases do not. `ratio` is what a step multiplies a group's learning rate by;
-    other than 1, token and position embeddings are a group of their own."""
+    """Split the parameters into groups: weight matrices inside blocks, the first, decay;
+    embeddings, norm gains, biases and multiples of reinjection do not. `ratio` is what a step
+    multiplies a group's learning rate by: where it is not 1 for token and position embeddings, they
+    are a group of their own, and so are the multiples."""
+    ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
+    ratios |= {name: ratio for name, (_, _, ratio) in REINJECTION.items()}
     matrices: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "ratio": 1.0}
     rest: dict[str, Any] = {"params": [], "weight_decay": 0.0, "ratio": 1.0}
-    embeddings: dict[str, Any] = {"params": [], "weight_decay": 0.0, "ratio": embedding_ratio}
+    undecayed = {1.0: rest}
     for name, parameter in model.named_parameters():
+        ratio = math.prod(ratios.get(part, 1.0) for part in name.split("."))
+        group = undecayed.setdefault(ratio, rest | {"params": [], "ratio": ratio})
         if parameter.ndim == 2 and name.startswith("transformer.h."):
-            matrices["params"].append(parameter)
-        elif embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe")):
-            embeddings["params"].append(parameter)
-        else:
-            rest["params"].append(parameter)
-    return [group for group in (matrices, rest, embeddings) if group["params"]]
+            group = matrices
+        group["params"].append(parameter)
+    return [group for group in (matrices, *undecayed.values()) if group["params"]]

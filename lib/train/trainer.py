@@ -77,16 +77,20 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Learning rate of update `step` (0 …): constant, or linear warm-up and then a cosine that
-    ends at `final_learning_rate_ratio` with the last update, unless that is its only one."""
+    """Learning rate of update `step` (0 …): constant, or linear warm-up and then a decay that ends
+    at `final_learning_rate_ratio` with the last update, unless that is its only one: a cosine, or
+    linear over the last `decay_fraction` of the steps, as far as the warm-up leaves them."""
     if config.schedule == "constant":
         return config.learning_rate
     if step < config.warmup_iterations:
         return config.learning_rate * (step + 1) / config.warmup_iterations
     length = max(1, config.iterations - 1 - config.warmup_iterations)
-    progress = (step - config.warmup_iterations) / length
+    made = step - config.warmup_iterations
+    share = (1 + math.cos(math.pi * (made / length))) / 2
+    if config.schedule == "warmup_stable_decay":
+        share = min(1.0, (length - made) / min(length, config.decay_fraction * config.iterations))
     floor = config.final_learning_rate_ratio
-    return config.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2)
+    return config.learning_rate * (floor + (1 - floor) * share)
 
 
 def train(
@@ -129,15 +133,26 @@ def train(
     return run
 
 
-class AdamW(torch.optim.AdamW):
+class Uncompiled(torch.optim.Optimizer):
     """PyTorch's own, without the wrappers by which it imports the compiler, a second of every run;
     the step itself is never compiled."""
 
+    found_inf: Tensor
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
+
+class AdamW(Uncompiled, torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
-    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
-    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
-    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
+
+
+class Muon(Uncompiled, torch.optim.Muon):
+    """Steps where `found_inf` is 0, as fused AdamW does, but the host must look at it first."""
+
+    def step(self) -> None:  # type: ignore[override]
+        if not self.found_inf:
+            super().step()  # type: ignore[no-untyped-call]
 
 
 class Trainer:
@@ -177,13 +192,19 @@ class Trainer:
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         ratio = training.embedding_learning_rate_ratio
+        groups = optimizer_groups(self.model, training.weight_decay, ratio)
+        self.optimizers: list[Uncompiled] = []
+        if training.optimizer == "muon":
+            matrices = groups.pop(0) | {"ratio": training.muon_learning_rate_ratio}
+            self.optimizers.append(Muon([matrices], adjust_lr_fn="match_rms_adamw"))
         self.optimizer = AdamW(
-            optimizer_groups(self.model, training.weight_decay, ratio),
+            groups,
             lr=training.learning_rate,
             betas=(training.beta1, training.beta2),
             eps=training.eps,
             fused=True,
         )
+        self.optimizers.append(self.optimizer)
         self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
         self.batch_stream = random_stream(seed, "batches")
         self.dev = evenly_spaced_windows(
@@ -222,7 +243,7 @@ class Trainer:
             shape = self.machine.micro_batch_size, config.model.block_size
             nothing = torch.zeros(shape, dtype=torch.long, device=self.device)
             self.forward(nothing).sum().backward()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad()
 
     @property
     def finished(self) -> bool:
@@ -232,8 +253,8 @@ class Trainer:
     def trace(self) -> pd.DataFrame:
         """A row per step: step (1 …), learning_rate, tokens (so far), seconds (of that step alone),
         loss (nats, before that update), grad_norm (L2 over all parameters, before clipping),
-        second_moment_mean and second_moment_max (AdamW's v over all parameters); with fp16 also
-        skipped (whether the update overflowed, and then there is no grad_norm)."""
+        second_moment_mean and second_moment_max (AdamW's v over all parameters that it updates);
+        with fp16 also skipped (whether the update overflowed, and then there is no grad_norm)."""
         return pd.DataFrame(self.rows)
 
     @property
@@ -269,11 +290,11 @@ class Trainer:
 
     def training_step(self) -> None:
         """Make one update: set the rate, draw a batch, and have the device do the rest. Nothing
-        here waits for the device."""
+        here waits for the device, unless Muon does."""
         started, training, model = time.perf_counter(), self.config.training, self.config.model
         rate = learning_rate(training, self.step)
-        for group in self.optimizer.param_groups:
-            if self.device == "cuda":
+        for group in (group for each in self.optimizers for group in each.param_groups):
+            if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate * group["ratio"])
             else:
                 group["lr"] = rate * group["ratio"]
@@ -316,7 +337,8 @@ class Trainer:
         self.model.eval()
 
         # Clip, after the norm is noted.
-        self.scaler.unscale_(self.optimizer)
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
         gradients = [p for p in self.model.parameters() if p.grad is not None]
         norm = get_total_norm([p.grad for p in gradients if p.grad is not None])
         if training.gradient_clip is not None:
@@ -329,11 +351,12 @@ class Trainer:
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
         self.stopped |= diverged
         found_inf = (self.stopped | skipped).to(torch.float32)
-        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-        self.optimizer.step()  # which leaves everything as it is where that is 1
+        for optimizer in self.optimizers:
+            optimizer.found_inf = found_inf
+            optimizer.step()  # which leaves everything as it is where that is 1
         if self.scaler.is_enabled():
             self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad()
 
         # Note what a row of the trace needs.
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
@@ -398,7 +421,7 @@ class Trainer:
         *("rows", "points", "stretches"),
     )
     """What a checkpoint holds as it is."""
-    _STATEFUL = ("model", "optimizer", "scaler")
+    _STATEFUL = ("model", "scaler")
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
@@ -408,7 +431,8 @@ class Trainer:
         self.stretches[-1]["end"] = self.step
         state = {name: getattr(self, name) for name in self._PLAIN}
         state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
-        for group in state["optimizer"]["param_groups"]:  # the same on every device
+        state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
+        for group in state["optimizers"][-1]["param_groups"]:  # AdamW's are the same on all devices
             group |= {"lr": float(group["lr"]), "capturable": False}
         state["batch_stream"] = self.batch_stream.get_state()
         state["provenance"] = self.provenance.model_dump(mode="json")
@@ -424,6 +448,8 @@ class Trainer:
                 setattr(self, name, state[name])
             for name in self._STATEFUL:
                 getattr(self, name).load_state_dict(state[name])
+            for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
             self.overflows = self.overflows.to(self.device)
             self.batch_stream.set_state(state["batch_stream"])
         if self.device == "cuda":  # where the step, and a graph of it, read the rate

@@ -59,6 +59,8 @@ ADDED = [
      "machine.processes 3 must divide training.batch_size 16"),
     ("training: {batch_size: 16}\nmachine: {processes: 2, micro_batch_size: 16}",
      "machine.micro_batch_size 16 must divide training.batch_size 16 / machine.processes 2"),
+    ("training: {schedule: warmup_stable_decay, warmup_iterations: 9, iterations: 9}",
+     "training: warmup_iterations 9 must be below iterations 9"),
     ("training: {schedule: warmup_cosine, warmup_iterations: 300, iterations: 300}",
      "training: warmup_iterations 300 must be below iterations 300"),
     ("factors: {model.embedding_norm: []}",

@@ -164,6 +164,11 @@ def test_runs_of_a_seed_that_begin_differently_are_refused(
 ) -> None:
     with pytest.raises(ResultError, match="layernorm seed 1 has initial_weights"):
         check(tiny_study, changed(runs, 3, initial_weights="0" * 64))
+    factors = {"model.embedding_reinjected": [False, True]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    with pytest.raises(ResultError, match="embedding_reinjected=true seed 0 has initial_weights"):
+        check(study, changed(runs, 1, initial_weights="0" * 64))
 
 
 def test_both_sides_of_any_contrast_have_one_budget() -> None:

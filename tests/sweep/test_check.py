@@ -145,29 +145,37 @@ def test_a_study_begun_on_another_device_is_not_continued(
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}],
+    [
+        *({}, {"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
+        {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
+        {"optimizer": "muon", "n_embd": 256},
+    ],
     ids=str,
 )
 def test_memory_is_within_a_tenth_of_what_torch_counts(
     fields: dict[str, Any], precision: str
 ) -> None:
     model = {"n_layer": 4, "n_head": 4, "n_embd": 64, "block_size": 64} | fields
-    content = {"model": model, "training": {"precision": precision, "batch_size": 4}}
-    config, symbols = RunConfig.model_validate(content), 500
+    symbols, optimizer = model.pop("V", 500), model.pop("optimizer", "adamw")
+    training = {"precision": precision, "batch_size": 4, "optimizer": optimizer}
+    config = RunConfig.model_validate({"model": model, "training": training})
     net = GPT(config.model, symbols, random_stream(0, "weights"))
-    optimizer = torch.optim.AdamW(optimizer_groups(net, 0.1), fused=True)
+    groups = optimizer_groups(net, 0.1)
+    optimizers = [torch.optim.Muon([groups.pop(0)])] if optimizer == "muon" else []
+    optimizers += [torch.optim.AdamW(groups, fused=True)]
 
     def micro_batch() -> None:
-        x = torch.randint(symbols, (4, 64))
+        x = torch.randint(symbols, (4, model["block_size"]))
         with autocast(precision, "cpu"):
             loss = F.cross_entropy(net(x).flatten(0, 1).float(), x.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
 
     micro_batch()
-    optimizer.step()
-    optimizer.zero_grad()
+    for each in optimizers:
+        each.step()
+    net.zero_grad()
     tracker = MemTracker()
-    tracker.track_external(net, optimizer)
+    tracker.track_external(net, *optimizers)
     with tracker:
         micro_batch()
         tracker.reset_mod_stats()

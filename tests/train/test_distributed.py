@@ -121,9 +121,13 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_s
     assert weights_digest(again.model) == weights_digest(whole.model)
 
 
-def test_a_run_that_two_processes_began_goes_on_with_one(corpus: Corpus, tmp_path: Path) -> None:
-    train_in_forks(TWO, corpus, tmp_path / "moved", stop_at=KILLED_AFTER)
-    alone = change(TWO, "machine", processes=1)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_that_two_processes_began_goes_on_with_one(
+    optimizer: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    two = change(TWO, "training", optimizer=optimizer)
+    train_in_forks(two, corpus, tmp_path / "moved", stop_at=KILLED_AFTER)
+    alone = change(two, "machine", processes=1)
     moved, whole = (train(alone, corpus, 0, tmp_path / name) for name in ("moved", "whole"))
     told = [(s["start"], s["end"], s["machine"]["processes"]) for s in moved.stretches]
     assert told == [(0, 10, 2), (10, STEPS, 1)]

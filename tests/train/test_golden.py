@@ -51,6 +51,7 @@ def test_a_tiny_run_ends_where_it_always_has(
         ("model", {"embedding_norm": "scale"}, 9.122289, 4.016522),
         ("model", {"embedding_norm": "grad_shrink"}, 9.118683, 3.915752),
         ("model", NANOCHAT, 1.711039, 4.019519),
+        ("model", NANOCHAT | {"embedding_reinjected": True}, 2.392707, 4.016334),
         ("model", {"dropout": 0.2, "branch_multiplier": 2.0}, 9.101193, 3.914056),
         (
             "training",
@@ -59,6 +60,12 @@ def test_a_tiny_run_ends_where_it_always_has(
             3.683196,
         ),
         ("training", {"schedule": "warmup_cosine", "warmup_iterations": 3}, 9.085488, 3.986188),
+        (
+            "training",
+            {"schedule": "warmup_stable_decay", "warmup_iterations": 3},
+            9.098043,
+            3.952702,
+        ),
     ],
 )
 def test_so_does_every_variant(

@@ -33,6 +33,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "micro-batches": {"training": COSINE, "machine": {"micro_batch_size": 2}},
     "dropout, so eager": {"model": {"dropout": 0.1}},
     "fp16, so eager": {"training": {"precision": "fp16"}},
+    "Muon, so eager": {"training": COSINE | {"optimizer": "muon"}},
+    "reinjected": {"model": NANOCHAT | {"embedding_reinjected": True}, "training": COSINE},
     "diverges": {"training": {"learning_rate": 1e6}},
 }
 
@@ -138,6 +140,7 @@ def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(
         ({}, ""),
         ({"model": {"dropout": 0.1}, "training": {"precision": "fp16"}}, "dropout, fp16"),
         ({"machine": {"activation_checkpointing": True}}, "activation checkpointing"),
+        ({"training": {"optimizer": "muon"}}, "Muon"),
     ],
 )
 def test_what_no_graph_holds_is_named(fields: dict[str, Any], reason: str) -> None:

@@ -91,6 +91,7 @@ def test_nanochats_logits_gradients_and_cache_are_ours(
     [
         (NANOCHAT, "it is no GPT-2, which has another positions, norm, qk_norm, activation, bias"),
         ({"positions": "rotary"}, "which has another positions$"),
+        ({"embedding_reinjected": True}, "which has another embedding_reinjected$"),
         ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm between"),
         ({"embedding_norm": "rmsnorm"}, "GPT-2 has no rmsnorm between"),
     ],

@@ -82,14 +82,14 @@ def test_training_with_centring_takes_the_same_path(
         torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("fields", [{}, {"tied": False}, {"embedding_reinjected": True}], ids=str)
 def test_scaling_embeddings_and_branches_alike_changes_neither_logits_nor_gradients(
-    tied: bool, tokens: torch.Tensor
+    fields: dict[str, bool], tokens: torch.Tensor
 ) -> None:
     s = 1 / math.hypot(0.02, 0.02)  # what `scale` multiplies by
-    none = loss_and_gradients(moved("none", tied=tied), tokens)
-    scaled = loss_and_gradients(moved("scale", tied=tied, branch_multiplier=s), tokens)
-    alone = loss_and_gradients(moved("scale", tied=tied), tokens)
+    none = loss_and_gradients(moved("none", **fields), tokens)
+    scaled = loss_and_gradients(moved("scale", **fields, branch_multiplier=s), tokens)
+    alone = loss_and_gradients(moved("scale", **fields), tokens)
     torch.testing.assert_close(none[0], scaled[0], rtol=0, atol=1e-12)
     for one, two in zip(none[1], scaled[1], strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-12)

@@ -64,13 +64,15 @@ def test_a_step_sends_few_operations_and_waits_for_none(
     assert of_step.by_name["_local_scalar_dense"] == 0
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("wrong", [3, 10, 11])
 def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
-    wrong: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    wrong: int, optimizer: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
-    config = change(tiny, "training", iterations=24)
+    config = change(tiny, "training", iterations=24, optimizer=optimizer)
     sound, broken = (
         Trainer(config, corpus, begun(config, corpus), tmp_path / name) for name in "ab"
     )

@@ -36,6 +36,18 @@ def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
+def test_so_does_one_of_muon_with_embeddings_reinjected(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    reinjected = change(tiny, "model", embedding_reinjected=True)
+    config = change(reinjected, "training", optimizer="muon", learning_rate=1e-2)
+    with killed_at(7):
+        train(config, corpus, 0, tmp_path / "run")
+    resumed = train(config, corpus, 0, tmp_path / "run")
+    assert resumed.resumed_at == [5]
+    assert_same(resumed, train(config, corpus, 0, tmp_path / "whole"))
+
+
 def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer,
     capsys: pytest.CaptureFixture[str],
@@ -140,6 +152,51 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
     assert last["second_moment_max"] == pytest.approx(float(second.max()), rel=1e-4)
 
 
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """Five steps of Newton and Schulz with the coefficients of Jordan's post, on the wide side."""
+    x = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / x.norm()
+    for _ in range(5):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.mT if matrix.shape[0] > matrix.shape[1] else x
+
+
+def test_training_with_muon_is_its_step_on_matrices_in_blocks_and_adamw_on_the_rest(
+    float64: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written out: Nesterov momentum of 0.95, made orthogonal, of root mean square 0.2 times its
+    rate, which follows the schedule. (torch rounds to bfloat16: some 4 % of the path.)"""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.double)
+    fields = {"schedule": "warmup_stable_decay", "warmup_iterations": 3, "decay_fraction": 0.5}
+    fields |= {"optimizer": "muon", "muon_learning_rate_ratio": 3.0, "learning_rate": 3e-3}
+    config = change(tiny, "training", **fields, gradient_clip=0.5)
+    trained = train(config, corpus, 0, tmp_path)
+    model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
+    matrices, *rest = optimizer_groups(model, 0.1)
+    optimizer = torch.optim.AdamW(rest, betas=(0.9, 0.95), eps=1e-8, foreach=False)
+    moments = [torch.zeros_like(p) for p in matrices["params"]]
+    stream = random_stream(0, "batches")
+    for step in range(12):
+        x, y = sample_batch(corpus.train, 4, 16, stream)
+        model.zero_grad()
+        F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.param_groups[0]["lr"] = rate = learning_rate(config.training, step)
+        optimizer.step()
+        with torch.no_grad():
+            for p, moment in zip(matrices["params"], moments, strict=True):
+                moment.mul_(0.95).add_(0.05 * p.grad)
+                update = orthogonal(0.05 * p.grad + 0.95 * moment)
+                p.mul_(1 - 3 * rate * 0.1).sub_(3 * rate * 0.2 * math.sqrt(max(p.shape)) * update)
+    for ours, theirs in zip(model.parameters(), trained.model.parameters(), strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-9)
+    largest = max(float(state["exp_avg_sq"].max()) for state in optimizer.state.values())
+    assert trained.trace["second_moment_max"].iloc[-1] == pytest.approx(largest, rel=1e-4)
+    groups = {name for name in trained.curve if name.startswith("second_moment_")}
+    assert groups == {"second_moment_wte", "second_moment_wpe", "second_moment_ln"}
+
+
 def test_micro_batches_add_up_to_the_batch(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
@@ -212,10 +269,12 @@ def test_lower_precisions_train_close_to_fp32(
     assert lower.model.transformer.wte.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(("scale", "diverged_at"), [(2.0**30, None), (2.0**60, 20)])
 def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergence(
     scale: float,
     diverged_at: int | None,
+    optimizer: str,
     tiny: RunConfig,
     corpus: Corpus,
     tmp_path: Path,
@@ -223,7 +282,7 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
 ) -> None:
     scaler = partial(torch.amp.GradScaler, init_scale=scale)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
-    half = change(tiny, "training", precision="fp16", iterations=24)
+    half = change(tiny, "training", precision="fp16", iterations=24, optimizer=optimizer)
     trained = train(half, corpus, 0, tmp_path / "run")
     trace, skipped = trained.trace, int(trained.trace["skipped"].sum())
     assert trained.diverged_at == diverged_at
@@ -254,6 +313,14 @@ def test_a_schedule_is_constant_or_has_its_closed_form() -> None:
     assert learning_rate(config, 20) == 1.0
     assert learning_rate(config, 60) == pytest.approx(0.6)  # halfway: mean of 1 and 0.2
     assert learning_rate(config, 100) == pytest.approx(0.2)
+    stable = config.model_copy(update={"schedule": "warmup_stable_decay", "decay_fraction": 0.4})
+    assert [learning_rate(stable, step) for step in (0, 19)] == [1 / 20, 1.0]
+    assert {learning_rate(stable, step) for step in range(20, 60)} == {1.0}  # of 101, 40.4 decay
+    assert learning_rate(stable, 80) == pytest.approx(0.2 + 0.8 * 20 / 40.4)
+    assert learning_rate(stable, 100) == pytest.approx(0.2)
+    linear = stable.model_copy(update={"decay_fraction": 1.0})  # from the end of the warm-up on
+    expected = [1.0, 0.6, 0.2]
+    assert [learning_rate(linear, step) for step in (20, 60, 100)] == pytest.approx(expected)
 
 
 def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_them(
