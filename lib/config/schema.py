@@ -270,11 +270,21 @@ class RunConfig(Section):
 
     def acting(self) -> dict[str, Any]:
         """Return all fields that decide the run; those that do nothing here are left out."""
-        fields = self.model_dump(exclude={"machine"})
-        if self.training.schedule == "constant":
-            del fields["training"]["warmup_iterations"]
-            del fields["training"]["final_learning_rate_ratio"]
-        return fields
+        training, model = self.training, self.model
+        idle = {
+            "training": set[str](),
+            "model": set[str](),
+            "machine": set(MachineConfig.model_fields),
+        }
+        if training.schedule == "constant":
+            idle["training"] |= {"warmup_iterations", "final_learning_rate_ratio"}
+        if training.schedule != "warmup_stable_decay":
+            idle["training"].add("decay_fraction")
+        if training.optimizer != "muon":
+            idle["training"].add("muon_learning_rate_ratio")
+        if model.embedding_norm == "none" or model.positions == "rotary":
+            idle["model"].add("embedding_norm_on")
+        return self.model_dump(exclude=idle)
 
     def changed(self) -> dict[str, dict[str, Any]]:
         """Return the values that differ from the schema's defaults, the machine's apart. A field

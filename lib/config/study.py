@@ -157,7 +157,7 @@ class Study(RunConfig):
         for arm in arms:
             config = digest([arm.levels.get(CODE), arm.config.acting()])
             if (same := acting.setdefault(config, arm.id)) != arm.id:
-                why = "are equal in all that acts (a constant schedule ignores its warm-up and end)"
+                why = "are equal in all that acts (a constant schedule, say, has no warm-up)"
                 raise ValueError(f"factors: {same} and {arm.id} {why}; leave one out")
             other = first.setdefault(arm.config.training.iterations, arm)
             seen, tokens = other.config.tokens, arm.config.tokens

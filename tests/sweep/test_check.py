@@ -196,7 +196,8 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study: Study) -> None:
     assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
     assert lines[1].split() == ["parameters", f"{size.parameters:,}"]
     shown = re.search(r"ms a step, (\d+) s a run,\n +(\d+) s in all", "\n".join(lines))
-    assert shown and int(shown[2]) >= int(shown[1]) > 0  # four runs, on any number of cores
+    assert shown
+    assert int(shown[2]) >= int(shown[1]) > 0  # four runs, on any number of cores
     assert lines[-2].startswith("Power takes a plan")
     (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
     assert row == "warning: 2 seeds are too few for layernorm"
