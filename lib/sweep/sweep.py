@@ -79,7 +79,7 @@ class Sweep:
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
-    studies = check.load_and_check(sweep.studies, sweep.is_local)
+    studies = check.load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
     with contextlib.nullcontext() if sweep.dry_run else only_sweep() as log:
         studies = studies if sweep.dry_run else [write_commits(study) for study in studies]
         stale = find_stale(studies)
