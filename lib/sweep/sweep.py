@@ -20,7 +20,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -243,13 +242,13 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
     wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
     try:
-        result = RunResult.model_validate_json(file.read_bytes())
+        result = RunResult.model_validate(io.read_json(file))
         trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
         was |= {name: trained.get(name) for name in ("plan", "seed", "code")}
         was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
         was["training code"] = trained["training_digest"]
         was["measuring code"] = result.provenance["executed"]["measuring_digest"]
-    except (ValidationError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
     # A field that came later is one that an arm's own code may lack.
     was = _flat(RunConfig().model_dump()) | _flat(was.pop("config")) | was
