@@ -8,13 +8,15 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, sha256
+from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
 from lib.config.schema import digest
+from lib.config.yaml import ConfigError
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
@@ -25,6 +27,8 @@ TRAIN_FILES = (
 """What decides weights, and the curve that is taken while they are trained."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """What else decides the numbers of given weights."""
+ALLOWED = "allowed-tasks.txt"
+"""In `data/`: the hashes of folders of task files that their user has allowed. Git ignores it."""
 _RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml")
 """What must be as committed for a run's commit to say what made it."""
 
@@ -73,9 +77,26 @@ def tasks_hash(include_path: str | None) -> str | None:
     if include_path is None:
         return None
     folder = ROOT / include_path
-    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    names = [name for name in names if not re.search(r"(^|/)(\.|__pycache__)", name.as_posix())]
-    return digest({name.as_posix(): sha256(folder / name) for name in names})
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in files]
+    hidden = re.compile(r"(^|/)(\.|__pycache__)")  # the harness reads hidden tasks, too
+    names = [n for n in names if n.endswith((".yaml", ".py")) or not hidden.search(n)]
+    return digest({name: sha256(folder / name) for name in names})
+
+
+def require_allowed(include_path: str | None) -> None:
+    """Raise ConfigError for task files that their user has not allowed as they are: whatever they
+    name as `!function`, and their templates, run as Python."""
+    if include_path is None:
+        return
+    sys.pycache_prefix = os.devnull  # a .pyc beside them may be of another source
+    wanted = tasks_hash(include_path)
+    lists = [file.read_text("utf-8") for file in corpus_places(ALLOWED) if file.is_file()]
+    if wanted not in " ".join(lists).split():
+        raise ConfigError(
+            f"evaluation.include_path: task files may run Python, so read those in {include_path}; "
+            f"to allow them as they are, add a line to data/{ALLOWED}: {wanted}"
+        )
 
 
 def git(*words: str) -> str | None:

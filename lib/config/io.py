@@ -50,6 +50,8 @@ RUNS = output_root() / "runs"
 PAPERS = output_root() / "papers"
 PAPER = PAPERS / "embedding-norm"
 """Of a study that names no other."""
+MAX_JSON = 10**8
+"""Bytes: more than any notebook here; in memory they take thirty times as much."""
 TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
@@ -164,8 +166,10 @@ def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises UserError, naming it, for one that is damaged."""
+    """Read a JSON file. Raises UserError, naming it, for one that is damaged, or far too large."""
     try:
+        if path.stat().st_size > MAX_JSON:
+            raise ValueError
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
         raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None

@@ -292,7 +292,7 @@ def read_plan(file: str) -> Plan:
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
-        remedy = "name an existing plan, or none for an exploratory study"
+        remedy = f"begin it by ./run_all.sh freeze --new {path.stem} --study NAME, or name none"
         raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
     content, published = read_yaml(path), published_plans().get(file)
     try:

@@ -17,9 +17,12 @@ from typing import Any, ClassVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 HEADLESS = "STUDY_HEADLESS"
 """Environment variable that a sweep sets for its notebooks: nobody watches, so no bars."""
+MAX_BYTES, MAX_DEPTH = 200_000, 20
+"""Of a YAML: with more, reading it would take minutes."""
 TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
 
@@ -77,17 +80,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
     """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{name} has {len(text):,} bytes; a YAML here has at most {MAX_BYTES:,}")
+    depth = 0
     try:
         loader, decoded = YAML(typ="safe", pure=True), text.decode("utf-8")
         for event in loader.parse(decoded):
-            if getattr(event, "anchor", None):  # a few in each other make a file of a gigabyte
-                problem = "an anchor or alias (& or *) stands here; write the value out"
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            # A few anchors in each other make a file of a gigabyte, and levels take their square.
+            if getattr(event, "anchor", None) or depth > MAX_DEPTH:
+                problem = "an anchor or alias (& or *), or one level too many; write the value out"
                 raise MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         content = loader.load(decoded)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None
-    except (YAMLError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+    except (YAMLError, ValueError, LookupError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{name} is not valid YAML in UTF-8: {reason}") from None
     if not isinstance(content, dict):
@@ -144,8 +152,10 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     remedy = ""
     if value in _OFF and type(None) in allowed and schema.model_fields[last].default is None:
         remedy = "; for none, write null"
-    elif kind == "literal_error" and (near := get_close_matches(str(value), map(str, allowed), 1)):
-        remedy = f"; did you mean '{near[0]}'?"
+    elif kind == "literal_error":  # only for what is as good as it: 'geglu' is no 'gelu'
+        meant = "none" if value in _OFF else str(value)
+        near = get_close_matches(meant, map(str, allowed), 1, cutoff=0.9)
+        remedy = f"; did you mean '{near[0]}'?" if near else ""
     return f"{name}: {short(value)} is not allowed. {message}{remedy}"
 
 

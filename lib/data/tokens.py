@@ -26,6 +26,10 @@ if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset
 
 Ids = NDArray[np.integer[Any]]
+MAX_LENGTH = 2**24
+"""Characters that are tokenized at once: each takes 150 bytes of memory."""
+MAX_VOCABULARY = 2**20
+"""Ids of a tokenizer: four times those of the largest that is known."""
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 END_OF_DOCUMENT = "\x03"
 """How the end of a document is listed among symbols (ASCII: end of text). Decoded, it is a blank
@@ -94,6 +98,8 @@ class BytePairs:
             vocabulary = self._peer.get_vocab(with_added_tokens=True)
             if '"ByteLevel"' not in json.dumps(json.loads(content).get("decoder")):
                 raise ValueError("it does not work on bytes; give one like GPT-2's, or bpe-<size>")
+            if max(vocabulary.values()) >= MAX_VOCABULARY:
+                raise ValueError(f"an id is {MAX_VOCABULARY:,} or more")
             if not (ends := [name for name in _END_NAMES if name in vocabulary]):
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
@@ -120,8 +126,16 @@ class BytePairs:
         return np.array(self.encode_all([text])[0], np.int64)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """Write several texts as ids, on all cores."""
-        encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
+        """Write several texts as ids, on all cores. CorpusError for one that cannot be."""
+        if (longest := max(map(len, texts), default=0)) > MAX_LENGTH:
+            fault = f"{longest:,} characters stand between two spaces, or in one document"
+            raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
+        try:
+            encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
+        except BaseException as error:  # as which a library in Rust panics, say over a regex
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise CorpusError(f"corpus.tokenizer: cannot write this text: {error}") from None
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -5,6 +5,7 @@ show and may fetch nothing. The page of a notebook is kept while that is the sam
 """
 
 import html
+import sys
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -291,7 +292,10 @@ def build_site(paper: Path | None = None) -> list[str]:
     studies = [read_study(name, paper) for name in sorted(names)]
     studies.sort(key=lambda study: study.verdict.get("standing") != "CONFIRMATORY")
     with ProcessPoolExecutor(PROCESSES) as pool:
-        written = list(pool.map(partial(write_study, site), studies))
+        written = []
+        for each in pool.map(partial(write_study, site), studies):
+            written.append(each)
+            print(f"{each[0].name}: {len(each[2])} pages", file=sys.stderr, flush=True)
     studies = [study for study, _, _ in written]
     shared = {"paper": paper.name, "pdf": pdf, "studies": studies}
     _write(site, "index.html", "index.html.j2", table=_or_hint(table_html, studies), **shared)

@@ -52,12 +52,14 @@ class Report:
     """How many values of a kind are as they were published."""
     published: Counter[str] = field(default_factory=Counter)
     """How many values of a name were not recomputed."""
+    unverified: str = ""
+    """Why git cannot tell whether its plan came before its runs."""
 
 
 def verify(studies: list[str], begin: Begin) -> int:
     """Verify the records of some studies, print what comes of each, and return how many faults
     there are. `begin` must be a function of a module, as other processes call it."""
-    number = 0
+    number, unverified = 0, dict[str, list[str]]()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             for fault in report.faults:
@@ -68,6 +70,10 @@ def verify(studies: list[str], begin: Begin) -> int:
             if listed:
                 print(f"  published, not recomputed: {', '.join(listed)}", flush=True)
             number += len(report.faults)
+            if report.unverified:
+                unverified.setdefault(report.unverified, []).append(report.study)
+    for reason, names in unverified.items():
+        print(f"UNVERIFIED: whether plans came before runs ({', '.join(names)}); {reason}")
     return number
 
 
@@ -176,6 +182,7 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
         looked = [row for row in stated.get("hypothesis_tests", []) if "look" in row]
         former = ["decisions", *(["hypothesis_tests"] if looked else [])]
         report.published.update({name: len(stated.pop(name)) for name in former})
+    report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
     if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
         verdict |= {name: stated[name] for name in ("standing", "exploratory_because")}
         report.published["standing"] += 1

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lib.config.io import nan_to_none, run_folder
+from lib.config.io import nan_to_none, read_json, run_folder
 from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
 from lib.config.plan import Plan
 from lib.config.preregistration import load_plan, require_stamps
@@ -46,7 +46,7 @@ def collect(study: Study) -> list[RunResult]:
             f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
             f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
         )
-    results = [RunResult.model_validate_json(path.read_bytes()) for path in files.values()]
+    results = [RunResult.model_validate(read_json(path)) for path in files.values()]
     check(study, results)
     plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
     require_stamps(load_plan(study), plans)

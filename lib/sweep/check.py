@@ -40,9 +40,10 @@ _SHORT = {"training.iterations": 5, "training.warmup_iterations": 1}
 """What a study is shortened to, to be checked."""
 
 
-def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
-    """Load the studies named and check all that they name: plan, commits, corpora, suite, and, if
-    they are to run here, devices, memory and disk. Raises UserError with a line for each fault."""
+def load_and_check(names: list[str], is_local: bool = True, executes: bool = True) -> list[Study]:
+    """Load the studies named and check all that they name: plan, commits, corpora; tasks, whose
+    files may run Python, if it `executes`; and, if they are to run here, devices and memory. Raises
+    UserError with a line for each fault."""
     faults: list[str] = []
     studies: list[Study] = []
     for name in dict.fromkeys(names):
@@ -50,7 +51,7 @@ def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
             studies.append(load_study(name))
     for study in studies:
         where = f"{study.name}.yaml: "
-        for check in (load_plan, resolve, _require_tasks):
+        for check in (load_plan, resolve, *([_require_tasks] if executes else [])):
             with _collecting(faults, where):
                 check(study)
         for config in {arm.config.model_dump_json(): arm.config for arm in study.arms()}.values():

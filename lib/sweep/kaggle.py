@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
@@ -19,9 +20,11 @@ from lib.config import io
 from lib.config.io import PARAMS, ROOT, RUNS, kaggle_folder, read_json, relative, study_folder
 from lib.config.study import COPY, load_study
 from lib.config.yaml import TIME_UP, UserError
+from lib.data.text import CorpusError
 from lib.record.archive import Record, archive, unpack
 from lib.record.verify import Report, verify_run
 from lib.results import status_of
+from lib.sweep.check import data_of
 
 
 def resume_from_inputs(study: str) -> str:
@@ -35,7 +38,7 @@ def resume_from_inputs(study: str) -> str:
         found += kaggle.glob(f"input/**/runs/{study}/*/seed-*") if kaggle else ()
         for run in sorted(found, key=progress, reverse=True):
             target = study_folder(study) / run.parent.name / run.name
-            if not target.exists():
+            if not target.exists() and run.parent.name != "suite":
                 shutil.copytree(run, target, copy_function=shutil.copyfile)
                 number += 1
     return f"{number} runs taken up"
@@ -126,6 +129,9 @@ def import_study(file: Path) -> None:
             study = load_study(source.name)
         except (UserError, OSError, KeyError, ValueError) as error:
             raise UserError(f"{file.name}: {error}") from None
-        shutil.copytree(source, study_folder(study.name), ignore=lambda *_: ["archive.json"])
+        kept_out = shutil.ignore_patterns("suite", "archive.json")
+        shutil.copytree(source, study_folder(study.name), ignore=kept_out)
+    with suppress(CorpusError):
+        data_of(study)  # writes the suite afresh: a task file from elsewhere may run Python
     archive(load_study(study.name))  # again, now that its runs name the commits of its arms
     print(f"{study.name}: imported, {relative(Record(study.name).place)}/")

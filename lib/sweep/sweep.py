@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -78,7 +77,7 @@ class Sweep:
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
-    studies = check.load_and_check(sweep.studies, sweep.is_local)
+    studies = check.load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
     with contextlib.nullcontext() if sweep.dry_run else only_sweep() as log:
         studies = studies if sweep.dry_run else [write_commits(study) for study in studies]
         stale = find_stale(studies)
@@ -242,13 +241,13 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
     wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
     try:
-        result = RunResult.model_validate_json(file.read_bytes())
+        result = RunResult.model_validate(io.read_json(file))
         trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
         was |= {name: trained.get(name) for name in ("plan", "seed", "code")}
         was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
         was["training code"] = trained["training_digest"]
         was["measuring code"] = result.provenance["executed"]["measuring_digest"]
-    except (ValidationError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
     # A field that came later is one that an arm's own code may lack.
     was = _flat(RunConfig().model_dump()) | _flat(was.pop("config")) | was

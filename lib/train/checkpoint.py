@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from lib.config.code import train_key
-from lib.config.io import relative, run_folder, write_bytes
+from lib.config.io import read_json, relative, run_folder, write_bytes
 from lib.config.schema import RunConfig
 from lib.config.study import load_study
 from lib.config.yaml import UserError
@@ -84,9 +83,9 @@ def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
     folder = run_folder(design.name, design.arm(arm).id, design.require_seed(seed))
     name, command = f"{design.name}/{arm}/{seed}", f"./run_all.sh params/{design.name}.yaml"
     try:
-        result = RunResult.model_validate_json((folder / "result.json").read_bytes())
+        result = RunResult.model_validate(read_json(folder / "result.json"))
         provenance = Provenance.model_validate(result.provenance["trained"])
-    except (OSError, ValidationError, KeyError):
+    except (OSError, ValueError, KeyError):
         raise UnfinishedError(f"{name} has no result; {command} makes it") from None
     if provenance.training_digest != train_key() and provenance.code:
         raise UnfinishedError(f"{name} is a model of commit {provenance.code[:12]}; do this there")

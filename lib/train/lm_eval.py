@@ -31,6 +31,7 @@ from lm_eval.tasks import TaskManager
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from lib.config.code import require_allowed
 from lib.config.io import ROOT, read_json
 from lib.config.schema import EvaluationConfig, stock_measures
 from lib.config.yaml import ConfigError, suggest
@@ -306,6 +307,7 @@ def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _load(config: EvaluationConfig) -> dict[str, Any]:
     """Load tasks with their data. Raises ConfigError."""
+    require_allowed(config.include_path)
     names, manager = config.tasks, _manager(config.include_path)
     tasks = manager.all_tasks
     for name in names:

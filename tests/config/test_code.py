@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from lib.config import code
-from lib.config.code import git_state, measure_key, plan_log, tasks_hash, train_key
+from lib.config.code import (
+    git_state,
+    measure_key,
+    plan_log,
+    require_allowed,
+    tasks_hash,
+    train_key,
+)
 from lib.config.io import ROOT
+from lib.config.yaml import ConfigError
 from tests.config.samples import Parameters
 
 TRAIN, MEASURE = "train", "measure"
@@ -123,10 +131,13 @@ def test_a_packed_tree_names_its_commit_and_does_not_know_whether_it_was_changed
     assert git_state() == {"commit": "a" * 40, "clean": None}
 
 
-def test_tasks_of_one_s_own_are_hashed_by_their_files(
+def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    allowed = tmp_path / "allowed-tasks.txt"
     monkeypatch.setattr(code, "ROOT", tmp_path)
+    monkeypatch.setattr(code, "corpus_places", lambda name: [tmp_path / name])
+    monkeypatch.setattr("sys.pycache_prefix", None)
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "items.jsonl").write_text("{}", "utf-8")
     (tmp_path / "tasks" / "own.yaml").write_text("task: own", "utf-8")
@@ -136,3 +147,12 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files(
     (tmp_path / "tasks" / "items.jsonl").write_text("{} ", "utf-8")
     assert tasks_hash("tasks") != first
     assert tasks_hash(None) is None
+    require_allowed(None)
+    changes = {"own.yaml": "task: other", ".yaml": "task: own", ".in/utils.py": "", "d/x": ""}
+    for name, text in changes.items():
+        (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "tasks" / name).write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=r"read those in tasks; .* data/allowed-tasks.txt"):
+            require_allowed("tasks")
+        allowed.write_text(f"{'0' * 64}\n{tasks_hash('tasks')}\n", "utf-8")
+        require_allowed("tasks")

@@ -143,7 +143,10 @@ def test_a_plan_edited_after_its_runs_has_other_seeds(
     [
         ({}, r"seeds: are drawn .* \./run_all\.sh freeze p\.yaml$"),
         ({"plan": None}, r"seeds: are drawn .* freeze PLAN, and name it here$"),
-        ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* did you mean 'p'"),
+        (
+            {"plan": "pl.yaml"},
+            r"plan: there is no params/plans/pl\.yaml .* mean 'p'.* freeze --new pl --study",
+        ),
         ({"seeds": {"count": 0}}, r"seeds: write a list, or {count: 8} to draw so many"),
         ({"seeds": {"count": 10**9}}, r"seeds: write a list, or {count: 8} to draw so many"),
     ],

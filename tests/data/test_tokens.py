@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig
@@ -120,6 +120,9 @@ def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(
 
 UNDECODED = json.dumps(json.loads(CONTENT) | {"decoder": None})
 WORDS = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
+FAR = CONTENT.replace('"!":1,', f'"!":{2**31},')
+BACKTRACKING = Tokenizer.from_str(CONTENT)
+BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "isolated")
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,8 @@ WORDS = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
+        (FAR, "t.json", "an id is 1,048,576 or more"),
+        (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
         ("", "gone.json", "is no file; give characters, bytes, bpe-<size> or the path"),
         ("", "bpe-90000", "bpe-90000 is too large: the training part gives"),
     ],

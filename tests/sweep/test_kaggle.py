@@ -92,11 +92,15 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
     (home / "params" / "tiny.yaml").write_text("name: tiny\n", "utf-8")
     assert "there is another params/tiny.yaml" in run_tiny(home, "import", str(packed)).stdout
     (home / "params" / "tiny.yaml").unlink()
-    twice = run_tiny(home, "import", str(packed), str(packed)).stdout.splitlines()
+    more = rewritten(packed, "more", "-", lambda c: c)
+    with zipfile.ZipFile(more, "a") as content:
+        content.writestr("runs/tiny/suite/own/evil.yaml", "process_docs: !function os.abort")
+    twice = run_tiny(home, "import", str(more), str(packed)).stdout.splitlines()
     assert twice == [
         "tiny: imported, papers/paper/record/tiny/",
         "tiny.zip: 'tiny' is in runs/ or in the record already",
     ]
+    assert not [*(home / "runs").rglob("evil.yaml")]
     verified = json.loads(run_tiny(home, "verify").stdout.splitlines()[-1])
     assert verified["paper"]["faults"] == []
 
@@ -113,7 +117,7 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
     write("a", "none/seed-0/result.json", "none/seed-1/checkpoints/x/step-0000000010-abc.pt")
     write("b", "none/seed-0/checkpoints/x/step-0000000090-abc.pt", "none/seed-2/provenance.json")
     write("b", "none/seed-1/checkpoints/x/step-0000000020-abc.pt")
-    write("c", "none/seed-3/result.json")
+    write("c", "none/seed-3/result.json", "suite/seed-4/evil.yaml")
     with zipfile.ZipFile(tmp_path / "input" / "probe.zip", "w") as packed:
         packed.write(tmp_path / "input/c/runs/probe/none/seed-3/result.json",
                      "runs/probe/none/seed-4/result.json")  # fmt: skip
@@ -122,7 +126,7 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
     monkeypatch.setattr(kaggle, "kaggle_folder", lambda: tmp_path)
     monkeypatch.setattr(kaggle, "study_folder", lambda study: here.with_name(study))
     assert kaggle.resume_from_inputs("probe") == "4 runs taken up"
-    assert contents(here / "none") == {
+    assert contents(here) == {
         here / "none/seed-0/result.json": b"a",
         here / "none/seed-1/checkpoints/x/step-0000000020-abc.pt": b"b",
         here / "none/seed-3/result.json": b"c",

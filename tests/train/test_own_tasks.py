@@ -49,7 +49,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
     manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.results.tasks_hash", lambda _: "a" * 64)
+        for module in ("lib.results", "lib.config.code"):
+            patch.setattr(f"{module}.tasks_hash", lambda _: "a" * 64)
+        (root / "allowed-tasks.txt").write_text("a" * 64, "utf-8")
+        patch.setattr("lib.config.code.corpus_places", lambda name: [root / name])
+        patch.setattr("sys.pycache_prefix", None)
         patch.setattr(harness, "_manager", lambda _: manager)
         patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")
         yield root
