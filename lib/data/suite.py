@@ -252,12 +252,12 @@ def suite_files(suite: Suite) -> tuple[dict[str, Any], dict[str, str]]:
         for shots in task.shots:
             name = f"{task.name}_{shots}_shot"
             groups["macro_few_shot" if shots else "macro_zero_shot"].append(name)
-            files[f"{name}.yaml"] = _as_json(_harness_task(name, task, shots))  # JSON is YAML
+            files[f"{name}.yaml"] = json.dumps(_harness_task(name, task, shots), indent=1)
     accuracy = {"metric": "acc", "aggregation": "mean", "weight_by_size": False}
     for group, members in groups.items():
         content = {"group": group, "task": members, "aggregate_metric_list": [accuracy]}
         if members:
-            files[f"{group}.yaml"] = _as_json(content)
+            files[f"{group}.yaml"] = json.dumps(content, indent=1)  # JSON is YAML
     described = {
         "hash": suite.hash,
         "corpus_sha256": suite.corpus_sha256,
@@ -266,11 +266,7 @@ def suite_files(suite: Suite) -> tuple[dict[str, Any], dict[str, str]]:
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
-    return described, files | {INDEX: _as_json(described)}
-
-
-def _as_json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=1) + "\n"
+    return described, files | {INDEX: json.dumps(described, indent=1)}
 
 
 def _described(task: Task) -> dict[str, Any]:

@@ -172,7 +172,8 @@ def quiet() -> Iterator[None]:
     load = datasets.load_dataset
 
     def read(path: str, *more: Any, **asked: Any) -> Any:
-        if (path in FILE_READERS or Path(path).exists()) and "://" not in str(asked):
+        is_here = path in FILE_READERS or Path(path).exists()
+        if is_here and "://" not in str(asked):
             asked["cache_dir"] = folder
         return load(path, *more, **asked)
 
