@@ -330,7 +330,8 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     measures = {
         "loss": mean(windows["nll"], windows["n"]),
         "loss_test": mean(test["nll"], test["n"]),
-        # A token is a character unless the column `characters` counts them.
+        # Per character of Unicode, never per byte. A token is one, unless the column `characters`
+        # counts those that begin in tokens; the end of a document is none.
         "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
         / math.log(2),
         "perplexity": _perplexity(windows),

@@ -25,7 +25,7 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
-from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of
+from lib.data.describe import corpora_of, corpus_summary, data_summary, repetitions, suites_of
 from lib.config.study import load_study
 from lib.config.yaml import one_line_errors
 from lib.config.io import relative, result_file, study_folder, write_json
@@ -48,7 +48,8 @@ corpora = corpora_of(design)
 summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}
 suites = suites_of(design, corpora, study_folder(design.name) / "suite")
 result = result_file("01_data", design.name)
-write_json(result, data_summary(summaries, suites))
+data = data_summary(summaries, suites)
+write_json(result, data)
 print(relative(result))
 
 # %%
@@ -92,9 +93,12 @@ for name, corpus in corpora.items():
 # %% [markdown]
 # ## Duplication
 # How much held-out text a model could have seen word for word. Short lines (speakers' names, above
-# all) recur by nature; long lines and long windows should not.
+# all) recur by nature; long lines and long windows should not. A passage (between blank lines, as a
+# document is) that stands in both parts is warned of here, and before anything trains.
 
 # %%
+for said in repetitions(data):
+    print(f"warning: {said}")
 shares = {name: summary["duplication"] for name, summary in summaries.items()}
 pd.DataFrame(shares).astype(float).style.format("{:.2%}", na_rep="n/a")
 

@@ -27,8 +27,7 @@ def corpora_of(study: Study) -> dict[str, Corpus]:
 
 def _label(config: CorpusConfig) -> str:
     changed = config.model_dump(exclude_defaults=True, exclude={"source"}).items()
-    values = {name: f"{v:g}" if isinstance(v, float) else str(v) for name, v in changed}
-    return ", ".join([config.source, *(f"{name}={value}" for name, value in values.items())])
+    return ", ".join([config.source, *(f"{name}={value}" for name, value in changed)])
 
 
 def token_class_table(corpus: Corpus) -> pd.DataFrame:
@@ -66,6 +65,29 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
 
 
+def repetition(corpus: Corpus) -> str:
+    """Say how many passages of the held-out part also stand in the training part, whatever white
+    space is around them; "" where none does. Passages end at blank lines, as documents do, or in a
+    text without any at line ends."""
+    text = corpus.decode(corpus.heldout)
+    end = "\n\n" if "\n\n" in text else "\n"
+    passages = [*filter(None, map(str.strip, text.split(end)))]
+    found, rest = set[str](), ""
+    for start in range(0, len(corpus.train), MAX_SEARCHED):
+        part = rest + corpus.decode(corpus.train[start : start + MAX_SEARCHED])
+        found |= {*map(str.strip, part.split(end))}.intersection(passages)
+        rest = part.rpartition(end)[2]
+    n = sum(passage in found for passage in passages)
+    of = f"{n} of {len(passages)} held-out passages"
+    return f"{corpus.name}: {of} also stand in the training part" if n else ""
+
+
+def repetitions(data: dict[str, Any]) -> list[str]:
+    """List what 01's result (`data_summary`) says of passages that stand in both parts."""
+    summaries = data.get("corpora", {"": data}).values()
+    return sorted({summary.get("repetition", "") for summary in summaries} - {""})
+
+
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
     classes, symbols = token_class_table(corpus)["train share"], corpus.symbols
@@ -81,6 +103,7 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
         "test": len(corpus.test),
         "train_class_shares": nan_to_none(classes.to_dict()),
         "duplication": nan_to_none(duplication_report(corpus).to_dict()),
+        "repetition": repetition(corpus),
     }
 
 

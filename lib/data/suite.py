@@ -15,6 +15,7 @@ the same suite anywhere, whatever share of it is trained on.
 import hashlib
 import json
 import math
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -23,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
-from lib.config.io import sha256, write_json
-from lib.config.schema import GRAM, RunConfig, digest
+from lib.config.schema import GRAM, digest
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
-from lib.data.tokens import kept
 
 INSTALL = "pip install lm_eval==0.4.13"
 """What brings the LM-Eval harness, which a stock image lacks."""
@@ -220,49 +220,45 @@ def has_harness() -> bool:
 def prepare_suite(
     corpus: Corpus, items: int | None, block_size: int, suites: Path
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the folder below `suites` with the suite of this corpus, and what is known of it, both
-    made if need be. The folder's name tells the text, the code and the size; a suite that is not as
-    it was written is made anew."""
-    texts = [corpus.training_text, corpus.decode(corpus.dev), corpus.decode(corpus.test)]
-    code = [sha256(Path(__file__).with_name(name)) for name in ("suite.py", "tasks.py")]
-    key = digest([*texts, *code, corpus.sha256, corpus.unit, items, block_size])
-    folder = suites / f"{corpus.name}-{block_size}-{key[:12]}"
-    return folder, kept(
-        folder / INDEX, lambda to: write_suite(build_suite(corpus, items, block_size), to)
-    )
+    """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
+    what is there nothing is believed: a folder with another content, or more, is written anew."""
+    described, files = suite_files(build_suite(corpus, items, block_size))
+    folder = suites / f"{corpus.name}-{block_size}-{digest(files)[:12]}"
+    suites.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # one that is as it should be may be in use
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        found = {path.name: path.read_text("utf-8", "replace") for path in paths}
+        if found != files:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for name, text in files.items():
+                (folder / name).write_text(text, "utf-8")
+    return folder, described
 
 
-def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
-    """Return the hash of the suite that a run will be asked, made below `suites` if need be; None
-    when it will be asked none."""
-    items = config.evaluation.items_per_task
-    if items == 0:
-        return None
-    return str(prepare_suite(corpus, items, config.model.block_size, suites)[1]["hash"])
-
-
-def write_suite(suite: Suite, folder: Path) -> dict[str, Any]:
-    """Write a suite to a folder as the LM-Eval harness reads it; return what is to be known of it.
+def suite_files(suite: Suite) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
     average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
     `macro_few_shot` with each task at its largest number of shots.
     """
     groups: dict[str, list[str]] = {"macro_zero_shot": [], "macro_few_shot": []}
+    files: dict[str, str] = {}
     for task in suite.tasks:
         for part, items in (("test", task.items), ("dev", task.exemplars)):
             lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in items)
-            (folder / f"{task.name}.{part}.jsonl").write_text("".join(lines), "utf-8")
+            files[f"{task.name}.{part}.jsonl"] = "".join(lines)
         for shots in task.shots:
             name = f"{task.name}_{shots}_shot"
             groups["macro_few_shot" if shots else "macro_zero_shot"].append(name)
-            write_json(folder / f"{name}.yaml", _harness_task(name, task, shots))  # JSON is YAML
+            files[f"{name}.yaml"] = json.dumps(_harness_task(name, task, shots), indent=1)
     accuracy = {"metric": "acc", "aggregation": "mean", "weight_by_size": False}
     for group, members in groups.items():
         content = {"group": group, "task": members, "aggregate_metric_list": [accuracy]}
         if members:
-            write_json(folder / f"{group}.yaml", content)
-    return {
+            files[f"{group}.yaml"] = json.dumps(content, indent=1)  # JSON is YAML
+    described = {
         "hash": suite.hash,
         "corpus_sha256": suite.corpus_sha256,
         "block_size": suite.block_size,
@@ -270,6 +266,7 @@ def write_suite(suite: Suite, folder: Path) -> dict[str, Any]:
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
+    return described, files | {INDEX: json.dumps(described, indent=1)}
 
 
 def _described(task: Task) -> dict[str, Any]:
@@ -291,7 +288,7 @@ def _harness_task(name: str, task: Task, shots: int) -> dict[str, object]:
     return {
         "task": name,
         "dataset_path": "json",
-        "dataset_kwargs": {"data_files": files, "cache_dir": ".datasets"},
+        "dataset_kwargs": {"data_files": files},
         "test_split": "test",
         "fewshot_split": "dev",
         "fewshot_config": {"sampler": "first_n"},

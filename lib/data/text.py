@@ -39,7 +39,7 @@ class Corpus:
 
     name: str
     sha256: str
-    """Of the file; of a folder, that of its files' names and hashes."""
+    """Of the text as `plain` gives it; of documents, that of their files' names and hashes."""
     whole: Tokenized
     train: Ids
     """The leading 90 %, cut to the configured fraction; (n,), in memory or memory-mapped."""
@@ -176,16 +176,21 @@ def _known_text(name: str) -> bytes:
         ) from error
 
 
+def plain(text: str) -> str:
+    """End lines by line feeds alone, and take out byte-order marks."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
+
+
 def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     """Split a text: nine tenths to train on, then dev and test."""
     try:
-        text = data.decode("utf-8")
+        text = plain(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         fault = f"not UTF-8 at byte {error.start:,}"
         raise CorpusError(f"{name}: {fault}; unpack it, or convert it (iconv -t UTF-8)") from None
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
-    key, cut = hashlib.sha256(data).hexdigest(), int(TRAIN_SHARE * len(text))
+    key, cut = hashlib.sha256(text.encode()).hexdigest(), int(TRAIN_SHARE * len(text))
     middle = cut + _middle(text[cut:])
     texts = dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
 
@@ -217,21 +222,32 @@ def _middle(heldout: str) -> int:
 _KINDS = (".txt", ".jsonl", ".parquet")
 
 
+def _kind(file: Path) -> str:
+    """Name what a file holds by its suffix, however that is written."""
+    if file.is_symlink() and not file.is_file():
+        return f"a link that is not followed ('{file.name}')"
+    suffix = file.suffix.lower()
+    return ".jsonl" if suffix == ".ndjson" else suffix
+
+
 def _document_files(path: Path) -> list[Path]:
-    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
-    another file, which is one text. CorpusError for a folder that does not hold files of one kind.
+    """List the files of documents in a folder, each once, or the one file of JSON lines or Parquet;
+    none for another file, which is one text. CorpusError for a folder that does not hold files of
+    one kind, or holds a link to another folder.
     """
     if path.is_file():
-        return [path] if path.suffix in _KINDS[1:] else []
-    names = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
-    files = [path / name for name in names if not any(part[0] == "." for part in name.parts)]
-    kinds = {file.suffix for file in files}
+        return [path] if _kind(path) in _KINDS[1:] else []
+    inside = (file for file in path.rglob("*") if file.is_file() or file.is_symlink())
+    names = sorted(file.relative_to(path) for file in inside)
+    files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
+    kinds = {_kind(file) for file in files}
     if len(kinds) != 1 or not kinds.issubset(_KINDS):
         raise CorpusError(
             f"corpus.source: folder '{path.name}' must hold files of one kind: {', '.join(_KINDS)};"
             f" it holds {', '.join(sorted(kinds)[:9]) or 'none'}"
         )
-    return files
+    by_place = {file.stat()[1:3]: file for file in reversed(files)}  # inode and device
+    return sorted(by_place.values())
 
 
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
@@ -251,12 +267,20 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         bounds = range(cut), range(cut, middle), range(middle, n)
         return {part: rows.select(of) for part, of in zip(PARTS, bounds, strict=True)}
 
-    key = digest({file.relative_to(path).as_posix(): sha256(file) for file in files})
+    key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
     return _cut(config, path.name, key, tokenize(path.name, key, config.tokenizer, True, read))
 
 
+def _text_hash(file: Path) -> str:
+    """Hash a file, of lines whatever ends them."""
+    if _kind(file) == ".parquet":
+        return sha256(file)
+    return hashlib.sha256(plain(file.read_text("utf-8", "replace")).encode()).hexdigest()
+
+
 def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
-    """Read the documents that are not empty, in the order of their files, into a column `text`.
+    """Read the documents that are not empty, `plain`, in the order of their files, into a column
+    `text`.
     CorpusError for what cannot be read."""
     import datasets
 
@@ -267,14 +291,18 @@ def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
         ".parquet": datasets.Dataset.from_parquet,
     }
     try:
-        rows = readers[files[0].suffix]([str(file) for file in files], cache_dir=str(cache))
+        rows = readers[_kind(files[0])]([str(file) for file in files], cache_dir=str(cache))
         rows = rows.select_columns("text")
         if "string" not in str(rows.features["text"]) or rows.data["text"].null_count:
             raise ValueError("not every document has a 'text' that is one")
-        return rows.filter(bool, input_columns="text")
+        return rows.map(_plain_texts, batched=True, input_columns="text")
     except Exception as error:  # whatever its readers raise
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
+
+
+def _plain_texts(texts: list[str]) -> dict[str, list[str]]:
+    return {"text": [text for text in map(plain, texts) if text]}
 
 
 # ---- ids

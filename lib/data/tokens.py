@@ -8,7 +8,8 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,20 +87,24 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 
 
 class BytePairs:
-    """Bytes and pairs of them, by the content of a `tokenizer.json`: any text can be written.
+    """Bytes and pairs of them, by the content of a `tokenizer.json`.
 
     Raises CorpusError, naming `where` it came from, for a file that is none, that does not work on
-    bytes, or that has no token for the end of a document.
+    bytes, that writes a text now so and now otherwise, or that has no token for the end of a
+    document.
     """
 
     def __init__(self, content: str, where: str) -> None:
         try:
             self._peer = Peer.from_str(content)
             vocabulary = self._peer.get_vocab(with_added_tokens=True)
-            if '"ByteLevel"' not in json.dumps(json.loads(content).get("decoder")):
+            fields = json.loads(content)
+            if '"ByteLevel"' not in json.dumps(fields.get("decoder")):
                 raise ValueError("it does not work on bytes; give one like GPT-2's, or bpe-<size>")
             if max(vocabulary.values()) >= MAX_VOCABULARY:
                 raise ValueError(f"an id is {MAX_VOCABULARY:,} or more")
+            if fields["model"].get("dropout"):
+                raise ValueError("it leaves out merges at random; set its model.dropout to null")
             if not (ends := [name for name in _END_NAMES if name in vocabulary]):
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
@@ -108,17 +113,18 @@ class BytePairs:
         self._peer.encode_special_tokens = True  # in a text they are text
         self._peer.no_truncation()
         self._peer.no_padding()
-        self._content, self.sha256 = content, digest(json.loads(content))
+        self._where, self._content, self.sha256 = where, content, digest(fields)
         self.end_name = ends[0]
         self.end_of_document = vocabulary.pop(self.end_name)
         self.tokens = [b""] * (max(self.end_of_document, *vocabulary.values()) + 1)
         """The bytes of each id; those of the end of a document are none."""
+        added = self._peer.get_added_tokens_decoder()  # these are written as they are
         for token, i in vocabulary.items():
-            in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
+            in_bytes = i not in added and BYTE_SYMBOLS.keys() >= {*token}
             self.tokens[i] = bytes(BYTE_SYMBOLS[c] for c in token) if in_bytes else token.encode()
         self.symbols = [token.decode("utf-8", "replace") for token in self.tokens]
         self.symbols[self.end_of_document] = END_OF_DOCUMENT
-        # A byte 10…… goes on with a character that another one began.
+        # Characters of Unicode, not bytes: 10…… goes on with one that another byte began.
         self.characters = np.array([sum(b & 0xC0 != 0x80 for b in token) for token in self.tokens])
 
     def encode(self, text: str) -> Ids:
@@ -126,7 +132,8 @@ class BytePairs:
         return np.array(self.encode_all([text])[0], np.int64)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """Write several texts as ids, on all cores. CorpusError for one that cannot be."""
+        """Write several texts as ids, on all cores; CorpusError for a text that cannot be written,
+        or, naming the first symbol, one that its ids do not give back."""
         if (longest := max(map(len, texts), default=0)) > MAX_LENGTH:
             fault = f"{longest:,} characters stand between two spaces, or in one document"
             raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
@@ -136,7 +143,15 @@ class BytePairs:
             if isinstance(error, KeyboardInterrupt):
                 raise
             raise CorpusError(f"corpus.tokenizer: cannot write this text: {error}") from None
-        return [encoding.ids for encoding in encodings]
+        all_ids = [encoding.ids for encoding in encodings]
+        for text, ids in zip(texts, all_ids, strict=True):
+            if b"".join(map(self.tokens.__getitem__, ids)) != text.encode():
+                pairs = zip_longest(text, self.decode(ids), fillvalue="")
+                lost = next((symbol for symbol, read in pairs if symbol != read), "\ufffd")
+                fault = f"{self._where} loses text: {lost!r} does not come back"
+                remedy = "give one that keeps every byte (no normalizer), or bpe-<size>"
+                raise CorpusError(f"corpus.tokenizer: {fault}; {remedy}")
+        return all_ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Write ids as text; bytes that are no UTF-8 as �, ends of documents as blank lines."""
@@ -181,7 +196,7 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _BATCH = 7, 1000
+_FORMAT, _BATCH, _INDEX = 8, 1000, "index.json"
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
 """Reads the texts of each part, a column `text`; its files go to a folder."""
@@ -219,12 +234,18 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
             remedy = "give characters, bytes, bpe-<size> or the path of a tokenizer.json"
             raise CorpusError(f"corpus.tokenizer: '{tokenizer}' is no file; {remedy}")
         content = file.read_text("utf-8", "replace")
-    identity = digest([_FORMAT, key, tokenizer, content, has_documents])
-    folder = output_root() / "data" / "tokens" / f"{name}-{identity[:12]}"
-    write = partial(_write, tokenizer, content, has_documents, read)
-    index = kept(folder / "index.json", write)
+    made_of = digest([_FORMAT, key, tokenizer, content, has_documents])
+    folder = output_root() / "data" / "tokens" / f"{name}-{made_of[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
+        if (index := _as_written(folder, made_of)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            index = _write(tokenizer, content, has_documents, read, folder)
+            index["made_of"] = made_of
+            write_json(folder / _INDEX, index | {"digest": _digest(folder, index)})  # last
     parts: dict[str, Ids] = {
-        Path(name).stem: np.memmap(folder / name, "<u4", "r") for name in index["files"]
+        file.stem: np.memmap(file, "<u4", "r") for file in sorted(folder.glob("*.bin"))
     }
     pairs = BytePairs(index["tokenizer"], tokenizer)
     return Tokenized(pairs, parts, index["n_characters"], has_documents)
@@ -249,27 +270,16 @@ def _write(
     return {"tokenizer": content, "n_characters": n_characters}
 
 
-def kept(file: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a JSON file says of the folder that it lies in, once `write` has filled that
-    folder and returned it. What is not as it was written is written anew, whole."""
-    folder = file.parent
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
-        if (content := _as_written(file)) is None:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            content = write(folder)
-            content["files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
-            write_json(file, content | {"digest": digest(content)})  # last, with its own hash
-    return content
+def _digest(folder: Path, index: dict[str, Any]) -> str:
+    """Hash an index and the ids beside it."""
+    return digest([index, {path.name: sha256(path) for path in folder.glob("*.bin")}])
 
 
-def _as_written(file: Path) -> dict[str, Any] | None:
-    """Read the file of `kept`; None unless it and what lies beside it are as they were written."""
-    try:
-        content: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        digests = [content.pop("digest"), *content["files"].values()]
-        found = [digest(content), *(sha256(file.parent / name) for name in content["files"])]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-    return content if found == digests else None
+def _as_written(folder: Path, made_of: str) -> dict[str, Any] | None:
+    """Read the index of a folder; None unless it is of the same texts and tokenizer, and it and
+    all that lies beside it are as they were written."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        index: dict[str, Any] = json.loads((folder / _INDEX).read_text("utf-8"))
+        if [index.pop("digest"), index["made_of"]] == [_digest(folder, index), made_of]:
+            return index
+    return None

@@ -19,7 +19,8 @@ from lib.config.preregistration import begun_plan, load_plan
 from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Arm, Study, levels_of, load_study
 from lib.config.yaml import ConfigError, UserError
-from lib.data.suite import INSTALL, has_harness, suite_hash
+from lib.data.describe import repetition
+from lib.data.suite import INSTALL, build_suite, has_harness
 from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
@@ -62,6 +63,9 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
                     _require_machine(study, config)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+    texts = {arm.config.corpus for study in studies for arm in study.arms()}
+    for said in sorted({repetition(corpus_of(text)) for text in texts} - {""}):
+        print(f"warning: {said}")
     return studies
 
 
@@ -82,10 +86,11 @@ def corpus_of(config: CorpusConfig) -> Corpus:
 
 def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
     """Hash the texts of a study, by their sources, and its task suites, as a plan fixes them."""
-    configs, folder = [arm.config for arm in study.arms()], study_folder(study.name) / "suite"
+    configs = [arm.config for arm in study.arms()]
     corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
-    suites = {suite_hash(corpus_of(config.corpus), config, folder) for config in configs}
-    return corpora, sorted(filter(None, suites))
+    asked = {(c.corpus, c.evaluation.items_per_task, c.model.block_size) for c in configs}
+    suites = {build_suite(corpus_of(c), n, size).hash for c, n, size in asked if n != 0}
+    return corpora, sorted(suites)
 
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
@@ -98,13 +103,20 @@ def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | N
 
 
 def _require_tasks(study: Study) -> None:
-    """Raise ConfigError for stock tasks that cannot be asked."""
+    """Raise ConfigError for stock tasks that cannot be asked of some arm, and for a measure of the
+    plan that none of them gives."""
     if study.evaluation.tasks and not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
     if study.evaluation.tasks:
-        from lib.train.lm_eval import require_tasks  # seconds, which other studies need not wait
+        # Seconds, which other studies need not wait.
+        from lib.train.lm_eval import TokenLM, require_tasks
 
-        require_tasks(study.evaluation)
+        plan = load_plan(study)
+        tested = {*plan.primary_measures} & {*study.stock_measures} if plan else ()
+        configs = {(a.config.corpus, a.config.model.block_size): a.config for a in study.arms()}
+        adapters = [TokenLM(_model(c), corpus_of(c.corpus)) for c in configs.values()]
+        for said in require_tasks(study.evaluation, tested, adapters):
+            print(f"warning: {said}")
 
 
 def _require_machine(study: Study, config: RunConfig) -> None:
@@ -143,10 +155,15 @@ class Size(NamedTuple):
     """Operations of its training."""
 
 
+def _model(config: RunConfig) -> GPT:
+    """Make the model of a run without its weights."""
+    return GPT(config.model, corpus_of(config.corpus).vocab_size, None)
+
+
 def size_of(config: RunConfig) -> Size:
     """Count symbols, parameters and operations of a run. Raises CorpusError."""
     symbols, training = corpus_of(config.corpus).vocab_size, config.training
-    parameters = count_parameters(GPT(config.model, symbols, None))
+    parameters = count_parameters(_model(config))
     tokens = training.iterations * training.batch_size * config.model.block_size
     return Size(symbols, parameters, tokens * flops_per_token(config.model, symbols, parameters))
 

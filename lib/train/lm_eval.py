@@ -12,17 +12,20 @@ import contextlib
 import io
 import logging
 import os
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from itertools import groupby, takewhile
+from itertools import groupby, product, takewhile
 from pathlib import Path
 from typing import Any, Never
+from unittest.mock import patch
 
 import datasets
 import numpy as np
 import pandas as pd
 import torch
+from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES as FILE_READERS
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
@@ -116,16 +119,20 @@ class CharacterLM(LM):  # type: ignore[misc]
         # Questions of one task, which stand together, share their solved examples.
         scores = list[tuple[float, bool]]()
         for _, task in groupby(requests, key=lambda request: request.task_name):
-            scores += score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
+            scores += score_pairs(self.model, [*map(self.pair, task)], self.batch_size)
         return scores
 
-    def _pair(self, request: Instance) -> Pair:
+    def pair(self, request: Instance) -> Pair:
+        """Map a request to ids, its context cut to the room that `block_size` leaves. Raises
+        ValueError as `loglikelihood`."""
         context, choice = self.encode(*request.args)
         block_size = self.model.config.block_size
         if not 0 < len(choice) <= block_size:
+            remedy = "change the task, or train with a larger one"
+            joined = "it is empty, or part of its context's last token: end that with a blank"
             raise ValueError(
                 f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
-                f"{block_size}, model.block_size: change the task, or train with a larger one"
+                f"{block_size}, model.block_size: {remedy if choice else joined}"
             )
         room = block_size + 1 - len(choice)  # the last one is never read
         if len(context) > room:
@@ -145,8 +152,9 @@ class CharacterLM(LM):  # type: ignore[misc]
 
 
 class TokenLM(CharacterLM):
-    """The adapter, writing context and continuation as the harness does for tokens of several
-    characters: as one text, in which white space before the continuation belongs to it."""
+    """The adapter, writing context and continuation as the harness's own models do (`TemplateLM`):
+    as one text, in which white space before the continuation belongs to it, and as many tokens to
+    the context as it takes by itself. Where one token spans both, none may be left to score."""
 
     def encode(self, context: str, choice: str) -> Pair:
         before = self.corpus.encode(context.rstrip()).tolist()
@@ -160,10 +168,21 @@ OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the harness's progress bars and logs out of notebooks."""
+    """Keep the harness's progress bars and logs out of notebooks, and have it read data files anew,
+    of which the cache of `datasets` knows an edited one by its time alone."""
+    load = datasets.load_dataset
+
+    def read(path: str, *more: Any, **asked: Any) -> Any:
+        is_here = path in FILE_READERS or Path(path).exists()
+        if is_here and "://" not in str(asked):
+            asked["cache_dir"] = folder
+        return load(path, *more, **asked)
+
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     datasets.disable_progress_bars()
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+    unheard = contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO())
+    anew = patch.object(datasets, "load_dataset", read)
+    with unheard[0], unheard[1], tempfile.TemporaryDirectory() as folder, anew:
         yield
 
 
@@ -196,15 +215,16 @@ def evaluate_suite(
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
         measures, chance = results["results"][name], described[task]["chance"]
+        accuracy = measures["acc,none"]
         rows.append(
             {
                 "task": task,
                 "shots": int(shots),
                 "n": len(samples),
-                "accuracy": measures["acc,none"],
+                "accuracy": accuracy,
                 "stderr": measures["acc_stderr,none"],
                 "chance": chance,
-                "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
+                "normalised_accuracy": (accuracy - chance) / (1 - chance),
                 "brier": measures["brier_score,none"],
             }
         )
@@ -224,22 +244,46 @@ def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.Data
     return pd.DataFrame(rows)
 
 
-def require_tasks(config: EvaluationConfig, tested: Collection[str] = ()) -> None:
+@quiet()
+def require_tasks(
+    config: EvaluationConfig, tested: Collection[str] = (), adapters: Collection[TokenLM] = ()
+) -> list[str]:
     """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
-    data cannot be had, or this adapter does not fit it. Raise it also for a measure of `tested`
-    that none of the tasks gives."""
-    measures: list[str] = []
+    data cannot be had, or one of the adapters cannot write one of its questions in tokens. Raise it
+    also for a measure of `tested` that none of the tasks gives. Return what to know beforehand:
+    how many contexts will lose their beginning."""
+    measures, lines = list[str](), list[str]()
     for name, task in _load(config)["tasks"].items():
         if task.OUTPUT_TYPE not in OUTPUT_TYPES or getattr(task, "MULTIMODAL", False):
             raise ConfigError(
                 f"evaluation.tasks: {name}: it asks for more than the likelihood of given texts; "
                 "leave it out"
             )
-        shots = {_shots(task, number) for number in (*config.shots,) or (None,)}
-        measures += stock_measures(name, sorted(shots)) if _is_judged(task) else []
+        shots = sorted({_shots(task, number) for number in (*config.shots,) or (None,)})
+        measures += stock_measures(name, shots) if _is_judged(task) else []
+        for number, adapter in product(shots, adapters):
+            where = f"evaluation.tasks: {name}, {number}-shot"
+            try:
+                _begin(task, number)
+                task.build_all_requests()
+                adapter.overflows.clear()
+                for request in task.instances:
+                    adapter.pair(request)
+            except ValueError as error:  # also of the harness, which lacks so many examples
+                raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
+            if lost := len(adapter.overflows):
+                of = f"{lost} of {len(task.eval_docs)} contexts lose their beginning, as"
+                lines.append(f"{where}: {of} model.block_size is {adapter.model.config.block_size}")
     for measure in tested:
         if measure not in measures:
             raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
+    return lines
+
+
+def _begin(task: Any, shots: int) -> None:
+    """Have a task ask its questions after so many solved examples, always the same ones."""
+    task.set_config("num_fewshot", shots)
+    task.set_fewshot_seed(_SEED)
 
 
 def evaluate_tasks(
@@ -254,12 +298,11 @@ def evaluate_tasks(
     """
     tables, items = [], []
     for number in (*config.shots,) or (None,):
-        adapter, tasks = TokenLM(model, corpus, batch_size), _load(config)
-        shots = {name: _shots(task, number) for name, task in tasks["tasks"].items()}
-        for name, task in tasks["tasks"].items():
-            task.set_config("num_fewshot", shots[name])
-            task.set_fewshot_seed(_SEED)
         with quiet():
+            adapter, tasks = TokenLM(model, corpus, batch_size), _load(config)
+            shots = {name: _shots(task, number) for name, task in tasks["tasks"].items()}
+            for name, task in tasks["tasks"].items():
+                _begin(task, shots[name])
             results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=_DRAWS)
         table = pd.DataFrame(_rows(results))
         shortened = Counter(task for task, _ in adapter.overflows)
@@ -279,7 +322,7 @@ def _shots(task: Any, number: int | None) -> int:
 
 def _is_judged(task: Any) -> bool:
     """Tell whether a task's accuracy is the share of right choices."""
-    return task.OUTPUT_TYPE in OUTPUT_TYPES and task.aggregation().get("acc") is mean
+    return task.aggregation().get("acc") is mean
 
 
 def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -314,8 +357,7 @@ def _load(config: EvaluationConfig) -> dict[str, Any]:
         if name not in tasks:
             raise ConfigError(f"evaluation.tasks: {suggest(name, tasks).partition('; there')[0]}")
     try:
-        with quiet():
-            return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
+        return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
     except Exception as error:  # whatever a task's code and its host raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(

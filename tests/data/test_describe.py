@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from lib.data.describe import (
     data_summary,
     duplication_report,
     references,
+    repetition,
+    repetitions,
     sampling_table,
     suites_of,
     token_class_table,
@@ -68,6 +71,30 @@ def test_duplication_is_sought_in_the_fraction_that_is_trained_on(
     assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", 100)
     assert duplication_report(from_text(text), gram=5).isna().all()
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
+@pytest.mark.parametrize("most", [7, 2**24])
+def test_held_out_passages_that_stand_in_training_are_counted(
+    tokenizer: str, most: int, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents, whatever white space is around them, and lines of a text without blank lines."""
+    monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
+    documents = [f"document {number:04}" for number in range(200)]
+    for number in (183, 190, 199):
+        documents[number] = f" {documents[number - 100]}\n"
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    (tmp_path / "own.jsonl").write_text(lines, "utf-8")
+    (tmp_path / "own.txt").write_text("\n".join(text.strip() for text in documents), "utf-8")
+    for name, end in (("own.jsonl", "\n\n"), ("own.txt", "\n")):
+        corpus = load_corpus(CorpusConfig(source=str(tmp_path / name), tokenizer=tokenizer))
+        n = len([*filter(str.strip, corpus.decode(corpus.heldout).split(end))])
+        said = f"{name}: 3 of {n} held-out passages also stand in the training part"
+        assert repetition(corpus) == said
+        assert repetition(replace(corpus, train=corpus.train[:100])) == ""
+        summary = {"repetition": said}
+        assert repetitions(data_summary({"a": summary}, {"s": {}})) == [said]
+        assert repetitions(data_summary({"a": summary, "b": summary, "c": {}}, {})) == [said]
 
 
 def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(

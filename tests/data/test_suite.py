@@ -203,28 +203,25 @@ def test_the_leakage_filter_finds_lines_and_24_grams() -> None:
     assert leakage.leaks("short line")
     assert not leakage.leaks("short lin")
     assert leakage.leaks("... abcdefghijklmnopqrstuvwx ...")
+    assert leakage.leaks("... abcdefghijklmnopqrstuvwx")  # at the text's end
+    assert LeakageFilter("... abcdefghijklmnopqrstuvwx").leaks("abcdefghijklmnopqrstuvwx ...")
     assert not leakage.leaks("... abcdefghijklmnopqrstuvw ...")
 
 
 # ---- files
 
 
-def test_a_suite_is_made_once_and_another_text_code_or_size_has_another(
-    corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_suite_is_written_once_and_another_text_or_size_has_another(
+    corpus: Corpus, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
     folder, described = prepare_suite(corpus, 50, 48, tmp_path)
+    assert (described["corpus_sha256"], described["block_size"]) == (corpus.sha256, 48)
     written = (folder / "suite.json").stat().st_mtime_ns
     assert prepare_suite(corpus, 50, 48, tmp_path) == (folder, described)
     assert (folder / "suite.json").stat().st_mtime_ns == written
-    shorter = replace(corpus, heldout=corpus.heldout[:-1])
-    others = [
-        prepare_suite(*asked, tmp_path)[0]
-        for asked in [(corpus, 50, 64), (corpus, None, 48), (shorter, 50, 48)]
-    ]
-    monkeypatch.setattr(suite_of, "sha256", lambda path: "c" * 64)
-    others.append(prepare_suite(corpus, 50, 48, tmp_path)[0])
-    assert len({folder, *others}) == 5
+    shorter = replace(corpus, heldout=corpus.heldout[:-4000])
+    asked = [(corpus, 50, 64), (corpus, 0, 48), (shorter, 50, 48)]
+    assert len({folder, *(prepare_suite(*one, tmp_path)[0] for one in asked)}) == 4
 
 
 def test_the_suite_is_written_for_the_harness(
@@ -250,13 +247,18 @@ def test_the_suite_is_written_for_the_harness(
         assert harness_task.higher_is_better() == {"acc": True, "brier_score": False}
 
 
-@pytest.mark.parametrize("name", ["suite.json", "spelling.test.jsonl"])
-def test_a_damaged_suite_is_made_anew(
-    name: str, corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "names",
+    [["suite.json"], ["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]],
+)
+def test_a_suite_with_other_content_is_made_anew_whatever_it_says_of_itself(
+    names: list[str], corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
     folder, described = prepare_suite(corpus, 50, 128, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    (folder / name).write_bytes(before[name].replace(b"0", b"1"))
+    for name in before if names == ["*"] else names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(before.get(name, b"0").replace(b"0", b"1"))
     assert prepare_suite(corpus, 50, 128, tmp_path) == (folder, described)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

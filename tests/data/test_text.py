@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from lib.config.schema import CorpusConfig
+from lib.data.suite import build_suite
 from lib.data.text import KNOWN, Corpus, CorpusError, load_corpus, sample_batch
 from tests.data.conftest import FromText, nine_to_one
 
@@ -125,8 +126,6 @@ def test_a_wrong_download_leaves_nothing_behind_and_says_what_to_do(
         ("to be or not to be\n", "\n"),
         ("to be or not to be ", "t"),
         ("Grüße, 世界! 🌍\n", "\n"),
-        ("\ufefftext\n", "\n"),
-        ("text\r\n\r\n", "\n"),
         ("a\0b\u2028\x85", "a"),
         ("👩‍👩‍👧‍👦 e\u0301", "👩"),
     ],
@@ -142,6 +141,26 @@ def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(
     assert corpus.decode(corpus.train) + corpus.decode(corpus.heldout) == text
     assert corpus.beginning.shape == (1,)
     assert corpus.decode(corpus.beginning) == beginning
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
+@pytest.mark.parametrize("source", ["d/0.md", "d"])
+def test_line_ends_and_byte_order_marks_are_no_symbols_and_move_no_question(
+    tokenizer: str, source: str, tmp_path: Path, kept: Path
+) -> None:
+    """Of one text, and of a folder of texts."""
+    whole = load_corpus(CorpusConfig(source="synthetic")).training_text[:60_000]
+    parts, found = whole.split("\n\n"), []
+    texts = {f"{i}.txt": "\n\n".join(parts[i::11]) for i in range(11)}
+    (tmp_path / "d").mkdir()
+    for mark, end in [("", "\n"), ("", "\r\n"), ("", "\r"), ("\ufeff", "\n"), ("\ufeff", "\r\n")]:
+        for name, text in (texts if source == "d" else {"0.md": whole}).items():
+            (tmp_path / "d" / name).write_bytes((mark + text.replace("\n", end)).encode())
+        corpus = load_corpus(CorpusConfig(source=str(tmp_path / source), tokenizer=tokenizer))
+        suite = build_suite(corpus, 60, 64)
+        assert suite.tasks
+        found.append((corpus.train.tolist(), corpus.heldout.tolist(), corpus.sha256, suite.hash))
+    assert all(one == found[0] for one in found)
 
 
 @pytest.mark.parametrize("base", ["the working folder", "the repository"])
@@ -213,6 +232,8 @@ def parquet(**columns: object) -> bytes:
     ("name", "content"),
     [
         ("d.jsonl", LINES),
+        ("d.ndjson", b"\xef\xbb\xbf" + LINES),
+        ("d.JSONL", LINES.replace(b"\n", b"\r\n")),
         ("d.parquet", parquet(id=[*range(24)], text=TEXTS)),
         ("large.parquet", parquet(text=pa.array(TEXTS, pa.large_string()))),
     ],
@@ -224,11 +245,11 @@ def test_documents_are_lines_or_rows_and_each_ends(
     (tmp_path / "d" / name).write_bytes(content)
     path = tmp_path / "d" if folder else tmp_path / "d" / name
     corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
-    full = [*filter(None, TEXTS)]  # 23, of which 20 are for training
+    full = [*filter(None, (text.replace("\r\n", "\n") for text in TEXTS))]  # 23, 20 to train on
     assert corpus.whole.has_documents
     assert corpus.decode(corpus.train) == "".join(f"{text}\n\n" for text in full[:20])
     assert corpus.decode(corpus.heldout) == "".join(f"{text}\n\n" for text in full[20:])
-    assert corpus.whole.n_characters == sum(map(len, TEXTS))
+    assert corpus.whole.n_characters == sum(map(len, full))
     assert corpus.beginning.tolist() == [corpus.tokenizer.end_of_document]
 
 
@@ -246,6 +267,17 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(
     whole = "\n\n".join(f"document {number % 10} of 10" for number in range(11))
     read = corpus.decode(corpus.train) + corpus.decode(corpus.heldout)
     assert read == (whole if tokenizer == "characters" else f"{whole}\n\n")
+
+
+def test_a_file_under_two_names_is_read_once(tmp_path: Path, kept: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for number in range(11):
+        (tmp_path / "d" / f"{number:02}.txt").write_text(f"document {number}")
+    (tmp_path / "d" / "link.txt").symlink_to("03.txt")
+    (tmp_path / "d" / "00-hard.txt").hardlink_to(tmp_path / "d" / "04.txt")
+    corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer="bytes"))
+    read = (corpus.decode(corpus.train) + corpus.decode(corpus.heldout)).split("\n\n")[:-1]
+    assert sorted(read) == sorted(f"document {number}" for number in range(11))
 
 
 # ---- what is no corpus
@@ -270,6 +302,11 @@ BAD: list[tuple[str, bytes, str]] = [
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11, or join them to one"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .parquet; "),
     ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .parq"),
+    (
+        "d/a.txt d/away",
+        b"a",
+        "it holds .txt, a link that is not followed ('away')",
+    ),
     ("gone.txt/", b"", "gone.txt' is neither a text file, nor a folder, nor a known corpus (tiny"),
     ("pipe", b"", "pipe' is neither a text file, nor a folder, nor a known corpus (tinyshakesp"),
     ("x" * 300, b"", f"{'x' * 300}' "),  # too long for a name, which is no file for Python 3.14
@@ -281,7 +318,9 @@ def test_what_is_no_corpus_is_refused_in_one_line(
     names: str, content: bytes, message: str, tmp_path: Path, kept: Path
 ) -> None:
     for name in names.split():
-        if name == "pipe":
+        if name == "d/away":
+            (tmp_path / name).symlink_to(tmp_path)
+        elif name == "pipe":
             os.mkfifo(tmp_path / name)
         elif not name.endswith("/") and len(name) < 300:
             (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@ disk holds the ids of its texts, made anew whole when anything is off."""
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -118,6 +119,53 @@ def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(
     assert corpus.train.tolist() == PAIRS.encode(TEXT[:90_000]).tolist()
 
 
+def changed(**fields: object) -> str:
+    """The tokenizer with other fields; those of its model stand in `model`."""
+    content = json.loads(CONTENT)
+    return json.dumps(
+        content | fields | {"model": content["model"] | dict(fields.get("model", {}))}
+    )
+
+
+WITHOUT_Z = {t: i for t, i in json.loads(CONTENT)["model"]["vocab"].items() if "Z" not in t}
+ADDED = {"special": False, "single_word": False, "lstrip": False, "rstrip": False, "id": 400}
+END = json.loads(CONTENT)["added_tokens"][0]
+STRIPS = ADDED | {"content": "<mask>", "normalized": False, "lstrip": True}
+PREFIX = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "symbol"),
+    [
+        ({"normalizer": {"type": "Lowercase"}}, "a B", "B"),
+        ({"normalizer": {"type": "NFC"}}, "cafe\u0301", "e"),
+        ({"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, "a ", " "),
+        ({"pre_tokenizer": PREFIX}, "a", "a"),
+        ({"model": {"vocab": WITHOUT_Z}}, "a Z", "Z"),
+        ({"model": {"vocab": WITHOUT_Z, "unk_token": "a"}}, "a Z", "Z"),
+        ({"added_tokens": [END, STRIPS]}, "a  <mask>", " "),
+    ],
+)
+def test_a_tokenizer_that_loses_text_is_refused_with_the_symbol(
+    fields: dict[str, object], text: str, symbol: str, from_text: FromText, kept: Path
+) -> None:
+    """In the corpus, and in a text that is asked later."""
+    (kept.parents[2] / "t.json").write_text(changed(**fields), "utf-8")
+    with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} does not come back; "):
+        BytePairs(changed(**fields), "t.json").encode(text)
+    with pytest.raises(CorpusError, match=r"^corpus.tokenizer: .*t.json loses text: "):
+        from_text(text * 20, tokenizer=str(kept.parents[2] / "t.json"))
+
+
+def test_added_tokens_are_read_as_they_are_written() -> None:
+    added = ADDED | {"content": "café", "normalized": False}
+    pairs = BytePairs(changed(added_tokens=[END, added]), "own")
+    ids = pairs.encode("a café, naïve").tolist()
+    assert 400 in ids
+    assert pairs.decode(ids) == "a café, naïve"
+    assert (pairs.symbols[400], pairs.characters[400]) == ("café", 4)
+
+
 UNDECODED = json.dumps(json.loads(CONTENT) | {"decoder": None})
 WORDS = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
 FAR = CONTENT.replace('"!":1,', f'"!":{2**31},')
@@ -133,6 +181,11 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
         ("\udcff", "t.json", "is no tokenizer.json that can be used"),
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
+        (
+            changed(model={"dropout": 0.1}),
+            "t.json",
+            "it leaves out merges at random; set its model",
+        ),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
         (FAR, "t.json", "an id is 1,048,576 or more"),
         (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
@@ -239,6 +292,8 @@ def flip(path: Path) -> None:
         lambda folder: flip(folder / "train.bin"),
         lambda folder: (folder / "dev.bin").unlink(),
         lambda folder: (folder / "test.bin").write_bytes(b""),
+        lambda folder: [os.truncate(folder / f"{part}.bin", 8) for part in ("train", "test")],
+        lambda folder: (folder / "more.bin").write_bytes(b"more"),
         lambda folder: (folder / "index.json").unlink(),
         lambda folder: (folder / "index.json").write_text("[" * 200_000),
         lambda folder: (folder / "index.json").write_text("[1]"),
@@ -279,6 +334,18 @@ def test_what_is_written_is_found_again_until_what_it_is_made_of_changes(
     load(tokenizer=str(tmp_path / "t.json"))
     assert len(written) == 5
     assert not [path for path in kept.iterdir() if path.name.startswith(".")]
+
+
+def test_what_was_made_of_another_text_does_not_count(load: Load, kept: Path) -> None:
+    folders = []
+    for documents in (DOCUMENTS, DOCUMENTS[::-1]):
+        ids = load(documents, tokenizer="bytes").train.tolist()
+        folders.append(
+            next(path for path in kept.iterdir() if path.is_dir() and path not in folders)
+        )
+    shutil.rmtree(folders[1])
+    shutil.copytree(*folders)
+    assert load(DOCUMENTS[::-1], tokenizer="bytes").train.tolist() == ids
 
 
 LARGE = """

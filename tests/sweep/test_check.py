@@ -88,6 +88,16 @@ def test_trouble_is_found_early_and_never_hides_anothers(
     assert len(found) == 3
 
 
+def test_held_out_passages_that_stand_in_training_are_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "twice.txt").write_text("".join(f"Passage {n % 90:02}.\n\n" for n in range(100)))
+    write(folder, "tried", corpus="twice.txt", factors={"model.n_embd": [16, 32]})
+    load_and_check(["tried"], is_local=False)
+    said = "warning: twice.txt: 10 of 10 held-out passages also stand in the training part\n"
+    assert capsys.readouterr().out == said
+
+
 @WITHOUT_GPU
 def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
     write(folder, "bad", plan="a.yaml", corpus="c.txt", machine={"device": "cuda"})
@@ -120,6 +130,48 @@ def test_a_stock_task_that_cannot_be_asked_is_found(
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
     (fault,) = faults("asks")
     assert fault == "error: asks.yaml: evaluation.tasks: 'piqq' is unknown; did you mean 'piqa'?"
+
+
+OWN = """\
+task: own
+dataset_path: json
+dataset_kwargs: {data_files: {test: items.jsonl}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: question
+doc_to_choice: choices
+doc_to_target: 0
+metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
+"""
+
+
+@pytest.mark.slow  # imports the harness
+@pytest.mark.parametrize(
+    ("longest", "aggregation", "message"),
+    [
+        (17, "mean", "evaluation.tasks: own, 0-shot: a continuation has 18 tokens; it must have 1"),
+        (15, "median", "plan: of evaluation.tasks, 'own.acc' is unknown; there are none"),
+    ],
+)
+def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
+    longest: int, aggregation: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last choice of the last question is too long for one of two windows."""
+    from lib.train import lm_eval as harness
+
+    lines = [{"question": "Which?" * n, "choices": ["a", "b" * n]} for n in (1, longest)]
+    (folder / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "own.yaml").write_text(OWN % aggregation)
+    manager = harness.TaskManager(include_path=str(folder), include_defaults=False)
+    monkeypatch.setattr(harness, "_manager", lambda _: manager)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
+    plan = SimpleNamespace(primary_measures=["loss", "own.acc"])
+    monkeypatch.setattr(check, "load_plan", lambda _: plan)
+    evaluation = TINY["evaluation"] | {"tasks": ["own"]}
+    corpus, windows = TINY["corpus"] | {"tokenizer": "bytes"}, {"model.block_size": [64, 16]}
+    write(folder, "asks", corpus=corpus, evaluation=evaluation, factors=windows)
+    (fault,) = faults("asks")
+    assert fault.startswith(f"error: asks.yaml: {message}")
     monkeypatch.setattr(check, "has_harness", lambda: False)
     (fault,) = faults("asks")
     assert fault == f"error: asks.yaml: evaluation.tasks: need lm_eval; {INSTALL}, or remove them"

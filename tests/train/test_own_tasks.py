@@ -2,6 +2,7 @@
 forward pass of its own."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,15 @@ def study(root: Path) -> Iterator[Study]:
     }
     with finished_study(root, **content) as study:
         yield study
+
+
+def test_an_edited_data_file_is_read_anew_whatever_its_time(study: Study, root: Path) -> None:
+    file, run = root / "tasks/own/science/items.jsonl", read_finished(study.name, "none", 0)
+    time, text = file.stat().st_mtime, file.read_text("utf-8")
+    for n in (len(QUESTIONS), 5, len(QUESTIONS)):
+        file.write_text("\n".join(text.split("\n")[:n]), "utf-8")
+        os.utime(file, (time, time))
+        assert len(harness.evaluate_tasks(run.model, run.corpus, study.evaluation, 8)[1]) == n
 
 
 def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:

@@ -1,6 +1,7 @@
 """The harness's own tasks, on small data of their schema, asked of our model and of its twin in
 Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same answers."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,17 @@ DATA: dict[str, list[dict[str, Any]]] = {
     "openai/gsm8k": [{"question": f"{n} + 2 = ?", "answer": f"#### {n + 2}"} for n in range(3)],
 }
 """What each task downloads, as little of it as it takes."""
+SHARED = "dataset_path: own\ntest_split: test\noutput_type: multiple_choice\n"
+CHOICES = "doc_to_target: label\ndoc_to_choice: '{{[sol1, sol2]}}'\n"
+AMID = "doc_to_target: 0\ndoc_to_choice: [' a', e]\n"
+ACC = "metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]\n"
+OWN = {
+    "unjudged": f"doc_to_text: '{{{{goal}}}}'\n{CHOICES}{ACC % 'median'}",
+    "joined": f"doc_to_text: over th\ntarget_delimiter: ''\n{AMID}{ACC % 'mean'}",
+}
+"""Tasks of one's own: one of which the accuracy is no share, and one whose contexts end amid a word
+that its last choice goes on with."""
+DATA["own"] = DATA["baber/piqa"] + [{"goal": "a", "sol1": "b", "sol2": "ly, at " * 9, "label": 0}]
 TASKS = ["lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge"]
 
 
@@ -116,6 +128,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
         "metadata: {version: 3}\n",
         "utf-8",
     )
+    for name, task in OWN.items():
+        (group / f"{name}.yaml").write_text(f"task: {name}\n{task}{SHARED}", "utf-8")
     names = ("lambada", "hellaswag", "piqa", "arc", "gsm8k")
     folders = [str(own / name) for name in names] + [str(group)]
     manager = TaskManager(include_path=folders, include_defaults=False)
@@ -175,12 +189,14 @@ def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(
     model: GPT, corpus: Corpus, peer: LM
 ) -> None:
     choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
+    joined = [("The quick bro", "wn fox and the dog"), ("an answ", "er has"), ("wat", "er. Then")]
     contexts = ["A question, and white space: ", TEXTS[1] * 10, TEXTS[2] * 30]
     requests = [
         Instance("loglikelihood", {}, (context, choice.lstrip()), 0, ("task", place, 1))
         for place, context in enumerate(contexts)
         for choice in choices
     ]
+    requests += [Instance("loglikelihood", {}, pair, 0, ("task", 0, 1)) for pair in joined]
     adapter = TokenLM(model, corpus)
     ours, theirs = adapter.loglikelihood(requests), peer.loglikelihood(requests)
     np.testing.assert_allclose([log for log, _ in ours], [log for log, _ in theirs], atol=1e-4)
@@ -223,6 +239,50 @@ def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(
         require_tasks(EvaluationConfig(tasks=[task], shots=[0, 1]), [measure] if measure else [])
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_a_task_without_a_share_of_right_choices_has_no_answers(model: GPT, corpus: Corpus) -> None:
+    table, answers = evaluate_tasks(model, corpus, EvaluationConfig(tasks=["unjudged", "piqa"]), 8)
+    assert {"unjudged", "piqa"} == {*table["task"]}
+    assert {*answers["task"]} == {"piqa"}
+    with pytest.raises(ConfigError, match=r"'unjudged.acc' is unknown"):
+        require_tasks(EvaluationConfig(tasks=["unjudged", "piqa"]), ["unjudged.acc"])
+
+
+@pytest.mark.parametrize(
+    ("task", "shots", "block_size", "said"),
+    [
+        ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54, model.block_size"),
+        (
+            "joined",
+            0,
+            64,
+            "a continuation has 0 tokens; it must have 1 to 384, model.block_size: it",
+        ),
+        ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
+    ],
+)
+def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
+    task: str, shots: int, block_size: int, said: str, corpus: Corpus
+) -> None:
+    config = EvaluationConfig(tasks=[task], shots=[0, shots] if shots else [0])
+    arms = [TokenLM(make_model(corpus, block_size=n), corpus) for n in (384, block_size)]
+    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+        require_tasks(config, adapters=arms)
+    assert str(error.value).startswith(f"evaluation.tasks: {task}, {shots}-shot: ")
+    assert "\n" not in str(error.value)
+
+
+def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(
+    model: GPT, corpus: Corpus
+) -> None:
+    config = EvaluationConfig(tasks=["arc_easy"], shots=[0, 2])
+    small = make_model(corpus, block_size=40)
+    lines = require_tasks(config, adapters=[TokenLM(m, corpus) for m in (small, model)])
+    table = evaluate_tasks(small, corpus, config, 8)[0].query("metric == 'acc'")
+    assert dict(zip(table["shots"], table["truncated"], strict=True)) == {0: 0.0, 2: 1.0}
+    said = "5 of 5 contexts lose their beginning, as model.block_size is 40"
+    assert lines == [f"evaluation.tasks: arc_easy, 2-shot: {said}"]
 
 
 def test_without_a_network_the_data_is_asked_for_in_one_line(
