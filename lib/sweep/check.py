@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lib.config.io import read_json, relative, study_folder
+from lib.config.io import cores, read_json, relative, study_folder
 from lib.config.plan import Plan
 from lib.config.preregistration import load_plan
 from lib.config.schema import CorpusConfig, RunConfig
@@ -184,7 +184,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     configs = [arm.config for study in studies for arm in study.arms()]
     needed = CONTEXT + 2 * max(sum(memory(config, size_of(config)).values()) for config in configs)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
-    wanted = jobs or min(os.cpu_count() or 1, fitting * len(each))
+    wanted = jobs or min(cores(), fitting * len(each))
     return list(itertools.islice(itertools.cycle(each), max(wanted, len(each))))
 
 

@@ -20,6 +20,7 @@ from lib.config.io import read_json, write_json
 from lib.config.study import Study, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.sweep import check, sweep
+from lib.sweep.cli import STOPPED
 from lib.sweep.live import STEP_FILE
 from lib.sweep.sweep import clock, find_stale, follow, only_sweep
 from tests.conftest import Tree
@@ -177,19 +178,33 @@ def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree: Tree) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_who_ends_a_sweep_ends_all_that_it_started(tree: Tree, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("lib.sweep.cli", signal.SIGHUP),
+        ("lib.sweep.cli", signal.SIGINT),
+        ("snakemake", signal.SIGKILL),
+        ("lib.sweep.execute", signal.SIGKILL),
+        ("ipykernel_launcher", signal.SIGKILL),
+    ],
+)
+def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(
+    tree: Tree, victim: str, number: signal.Signals
+) -> None:
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
-    process = tree.start("long")
+    process = tree.start("long", "--until", "train")
     folder = tree.run_folder("long", "baseline")
     while not (folder / STEP_FILE).exists():
         assert process.poll() is None, process.stdout and process.stdout.read()
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
-    assert any("ipykernel_launcher" in " ".join(child.cmdline()) for child in started)
-    os.kill(process.pid, number)
-    text, _ = process.communicate(timeout=60)
-    assert (process.returncode, text.endswith("stopped; a plain rerun continues\n")) == (130, True)
+    running = [psutil.Process(process.pid), *started]
+    killed, *_ = [one for one in running if victim in " ".join(one.cmdline())]
+    killed.send_signal(number)
+    text, _ = process.communicate(timeout=30)
+    is_killed = number == signal.SIGKILL
+    assert (process.returncode == STOPPED) != is_killed
+    assert ("a rerun tries again" if is_killed else "rerun continues") in text.splitlines()[-1]
     assert psutil.wait_procs(started, timeout=10)[1] == []
 
 

@@ -115,7 +115,7 @@ def test_auto_settles_what_the_device_can_take(
 def test_more_processes_than_devices_are_refused(
     monkeypatch: pytest.MonkeyPatch, device: str, devices: int
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("lib.train.machine.cores", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1, "processes": 1}
     machine = Machine.model_validate({"device": device} | sizes)
