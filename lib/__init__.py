@@ -12,9 +12,9 @@ from pathlib import Path
 
 for _source in map(str, Path(__file__).parent.rglob("*.py")):
     _compiled = Path(cache_from_source(_source))
-    if _compiled.is_file() and _compiled.read_bytes()[4:8] != b"\3\0\0\0":  # not checked by bytes
-        try:
+    try:
+        if _compiled.is_file() and _compiled.read_bytes()[4:8] != b"\3\0\0\0":
             _by_bytes = py_compile.PycInvalidationMode.CHECKED_HASH
             py_compile.compile(_source, quiet=2, invalidation_mode=_by_bytes)
-        except OSError:  # they cannot be replaced: this process reads none
-            sys.pycache_prefix = os.devnull
+    except OSError:  # it cannot be replaced: this process reads none
+        sys.pycache_prefix = os.devnull

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,10 @@ _RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml",
 """What must be as committed for a run's commit to say what made it."""
 _UNSEEN = re.compile(r"(^|/)(\.|__pycache__)")
 """What no run reads."""
-_KEPT = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR", "STUDY_*"),
-    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "PYTORCH*_ALLOC_CONF"),
-    *("LD_LIBRARY_PATH", "NCCL_*", "GLOO_*", "CC", "CXX", "CPATH", "LIBRARY_PATH"),
-    *("*_proxy", "*_PROXY", "SSL_CERT_*", "*_CA_BUNDLE", "HF_*", "XDG_CACHE_HOME"),
+_KEPT = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|TMPDIR|XDG_CACHE_HOME|STUDY_.*|HF_.*"
+    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME)|PYTORCH_.*ALLOC_CONF|NCCL_.*|GLOO_.*"
+    r"|(LD_)?LIBRARY_PATH|CPATH|CC|CXX|.*_(proxy|PROXY)|SSL_CERT_.*|.*_CA_BUNDLE"
 )
 """The variables that kernels and git inherit: where things are, devices, and ways to the internet.
 No other reaches them: settings of Python, Jupyter, git, or of how libraries compute."""
@@ -111,7 +109,7 @@ def tasks_hash(include_path: str | None) -> str | None:
 def environment(**values: str) -> dict[str, str]:
     """Return the variables that code runs with wherever it is started from: those of this process
     that `_KEPT` lists, those that are fixed, and these."""
-    kept = {name: v for name, v in os.environ.items() if any(fnmatchcase(name, k) for k in _KEPT)}
+    kept = {name: v for name, v in os.environ.items() if _KEPT.fullmatch(name)}
     return kept | _FIXED | values
 
 

@@ -131,11 +131,8 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
 @pytest.mark.parametrize(
     "hidden",
     [
-        "config --global status.showUntrackedFiles no",
         "config --global core.excludesFile HOME/ignored",
-        "config --global log.showSignature true",
-        "config status.showUntrackedFiles no",
-        "config core.checkStat minimal",
+        "config core.trustctime false",
         "config core.fsmonitor HOME/hook",
         "update-index --assume-unchanged lib/old.py",
         "update-index --skip-worktree lib/old.py",
