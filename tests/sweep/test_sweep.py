@@ -16,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 
-from lib.config.io import read_json, write_json
+from lib.config.io import ROOT, read_json, write_json
 from lib.config.study import Study, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.sweep import check, sweep
@@ -105,6 +105,8 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
 def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy: Tree) -> None:
     """A run whose result is gone ends at the same weights; files of a clock that was ahead neither
     fail the rerun nor cause one."""
+    (copy.root / "runs/smoke/03_analysis.json").unlink()
+    assert re.search(r"^analysis +1$", copy.run_all("smoke", "-n")[1], re.MULTILINE)
     lost = copy.run_folder("smoke", "none", 1) / "result.json"
     weights = read_json(lost)["final_weights"]
     lost.unlink()
@@ -223,6 +225,30 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree: Tree) -> None:
     notebook.write_text(whole, "utf-8")
     status, text = tree.run_all("hours", "--until", "train")
     assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
+
+
+def test_a_text_that_is_not_as_its_notebook_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    monkeypatch.setattr("lib.config.io.NOTEBOOKS", tmp_path / "notebooks")
+    sweep.print_reasons([], {})
+    assert capsys.readouterr().out == ""
+    with (tmp_path / "notebooks" / "02_train.py").open("a", encoding="utf-8") as text:
+        text.write("# one more line\n")
+    sweep.print_reasons([], {})
+    said = "02_train.py is not as 02_train.ipynb, which is executed: jupytext --sync\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(("free", "inodes"), [(10**5, 10**5), (10**9, 0)])
+def test_a_full_disk_is_one_line(
+    free: int, inodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=10**6)
+    monkeypatch.setattr("os.statvfs", lambda _: disk)
+    with pytest.raises(UserError, match=r"runs/ is full; free some space and rerun$"):
+        sweep.print_failures(tmp_path)
 
 
 # ---- what is stale

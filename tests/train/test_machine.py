@@ -9,7 +9,13 @@ import torch
 
 from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
 from lib.config.yaml import ConfigError
-from lib.train.machine import choose_device, prepare, random_stream, require_devices
+from lib.train.machine import (
+    choose_device,
+    execution_environment,
+    prepare,
+    random_stream,
+    require_devices,
+)
 
 CPU = "cpu"
 
@@ -78,6 +84,14 @@ def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
     with pytest.raises(RuntimeError, match="deterministic"):
         put()
+
+
+def test_another_default_dtype_is_refused(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
+    with pytest.raises(ConfigError, match="torch's default dtype is not float32"):
+        execution_environment(prepare(RunConfig(machine=MachineConfig(device="cpu"))))
 
 
 @pytest.mark.parametrize(
