@@ -5,13 +5,17 @@
 set -euo pipefail
 export CALLED_FROM="$PWD" # which paths in the command line are relative to
 cd "$(dirname "${BASH_SOURCE[0]}")"
-unset PYTHONSAFEPATH PYTHONHOME
-export PYTHONPATH="$PWD"
+unset "${!PYTHON@}" # a user's settings of it
+export PYTHONPATH="$PWD" PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
+rm -f lib/__pycache__/__init__.* 2>/dev/null || true # it sees to the others
 
 fail() {
   echo "error: $1" >&2
   exit 1
 }
+
+# To Snakemake braces in a path are wildcards.
+[[ "$PWD${STUDY_OUTPUT:-}${TMPDIR:-}" != *[{}]* ]] || fail "$PWD, or TMPDIR, has a { or } in its path; rename that folder"
 
 find_python() {
   for python in python3 python3.13 python3.12 python3.11 python3.14; do
@@ -87,7 +91,6 @@ prefix="$("$python" -c 'import sys; print(sys.prefix)')"
 export PATH="$prefix/bin:$PATH"
 if [[ "$prefix" == "$PWD/.venv" ]]; then
   export VIRTUAL_ENV="$prefix"
-  unset PYTHONDONTWRITEBYTECODE # or each start would compile all that it imports, for seconds
 fi
 
 # Install what a lock says, once per lock: what runs a study, or for tests that and what they need.

@@ -50,6 +50,11 @@ class MachineFacts(Machine):
     """Instructions that the CPU's arithmetic uses, e.g. AVX512."""
     cores: int | None
     platform: str
+    variables: dict[str, str] = Field({}, exclude_if=not_)
+    """Variables of the environment that may change bits, where they are not as a sweep sets them;
+    of paths a hash."""
+    start_up: list[str] = Field([], exclude_if=not_)
+    """Files that Python and IPython executed before the notebook's first cell."""
 
 
 class Environment(_Facts):

@@ -76,6 +76,7 @@ def _counted_once() -> Iterator[None]:
 def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)  # else refused
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -9,14 +9,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
 from lib.config.schema import digest
-from lib.config.yaml import ConfigError
+from lib.config.yaml import HEADLESS, ConfigError
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
@@ -29,8 +31,32 @@ _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "l
 """What else decides the numbers of given weights."""
 ALLOWED = "allowed-tasks.txt"
 """In `data/`: the hashes of folders of task files that their user has allowed. Git ignores it."""
-_RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml")
+_RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml", ":(glob)*.py")
 """What must be as committed for a run's commit to say what made it."""
+_UNSEEN = re.compile(r"(^|/)(\.|__pycache__)")
+"""What no run reads."""
+_KEPT = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|TMPDIR|XDG_CACHE_HOME|STUDY_.*|HF_.*"
+    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME)|PYTORCH_.*ALLOC_CONF|NCCL_.*|GLOO_.*"
+    r"|(LD_)?LIBRARY_PATH|CPATH|CC|CXX|.*_(proxy|PROXY)|SSL_CERT_.*|.*_CA_BUNDLE"
+)
+"""The variables that kernels and git inherit: where things are, devices, and ways to the internet.
+No other reaches them: settings of Python, Jupyter, git, or of how libraries compute."""
+_FIXED = {
+    **{"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"},
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic (PyTorch, "Reproducibility")
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
+}
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SETTINGS = ("JUPYTER_PATH", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
+_OF_BITS = re.compile(
+    r"(MKL|OMP|KMP|ONEDNN|DNNL|OPENBLAS|BLIS|ATEN|NPY|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NCCL)_.*"
+    r"|LD_(PRELOAD|LIBRARY_PATH)|GLIBC_TUNABLES|CC|CXX"
+)
+"""Variables that may change how numbers are rounded."""
+_GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
+_GIT += " -c core.useReplaceRefs=false -c log.showSignature=false"
+"""Of a user's settings none executes, hides or adds anything."""
 
 
 @cache
@@ -79,8 +105,8 @@ def tasks_hash(include_path: str | None) -> str | None:
     folder = ROOT / include_path
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [path.relative_to(folder).as_posix() for path in files]
-    hidden = re.compile(r"(^|/)(\.|__pycache__)")  # the harness reads hidden tasks, too
-    names = [n for n in names if n.endswith((".yaml", ".py")) or not hidden.search(n)]
+    # The harness reads hidden tasks, too.
+    names = [n for n in names if n.endswith((".yaml", ".py")) or not _UNSEEN.search(n)]
     return digest({name: sha256(folder / name) for name in names})
 
 
@@ -99,11 +125,55 @@ def require_allowed(include_path: str | None) -> None:
         )
 
 
-def git(*words: str) -> str | None:
+def environment(**values: str) -> dict[str, str]:
+    """Return the variables that code runs with wherever it is started from: those of this process
+    that `_KEPT` lists, those that are fixed, and these."""
+    kept = {name: v for name, v in os.environ.items() if _KEPT.fullmatch(name)}
+    return kept | _FIXED | values
+
+
+@contextmanager
+def kernel_environment(threads: int, **values: str) -> Iterator[str]:
+    """Have kernels inherit `environment` and nothing else while the block runs: this Python, its
+    threads pinned, settings and start-up files of nobody, nobody watching. Give a short folder."""
+    from unittest.mock import patch  # here, as both take a while
+
+    from ipykernel.kernelspec import write_kernel_spec
+
+    # The path of a socket has at most 107 characters, and names of what makes one take some 35.
+    top = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 70 else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
+        write_kernel_spec(Path(folder, "kernels", "python3"))
+        values |= {HEADLESS: "1", "TMPDIR": top, "XDG_CONFIG_HOME": folder}  # Matplotlib's
+        values |= dict.fromkeys(_SETTINGS, folder) | dict.fromkeys(_THREADS, str(threads))
+        with patch.dict(os.environ, environment(**values), clear=True):
+            yield folder
+
+
+def variables() -> dict[str, str]:
+    """Return the variables of this process that may change bits and are not as every run has them;
+    of one that holds a path, a hash."""
+    found = {name: v for name, v in os.environ.items() if _OF_BITS.fullmatch(name)}
+    others = sorted(found.items() - _FIXED.items())
+    return {k: digest(v)[:12] if "/" in v else v for k, v in others if k not in _THREADS}
+
+
+def start_up_files() -> list[str]:
+    """Name the files that Python and IPython execute before a notebook's first cell."""
+    own = Path(os.environ.get("IPYTHONDIR") or Path.home() / ".ipython", "profile_default")
+    folders = [own, *(Path(top, "etc", "ipython") for top in (sys.prefix, "/usr/local", "/"))]
+    wanted = [(folder, name) for folder in folders for name in ("startup/*.*py", "*_config.*")]
+    wanted += [(Path(folder), "*.pth") for folder in sys.path]
+    names = {path.name for folder, name in wanted for path in folder.glob(name)}
+    return sorted(names | {"sitecustomize", "usercustomize"} & sys.modules.keys())
+
+
+def git(*words: str, **values: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
     there."""
+    command, variables = [*_GIT.split(), "-C", str(ROOT), *words], environment(**values)
     try:
-        process = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=True)
+        process = subprocess.run(command, env=variables, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return process.stdout.decode("utf-8", "replace")
@@ -133,11 +203,15 @@ def git_state() -> dict[str, Any]:
     of_arm = top != ROOT
     paths = ("params",) if of_arm else _RUNS
     commit = git("-C", str(top), "rev-parse", "HEAD")
-    status = ("status", "--porcelain", "--untracked-files=all", "--", *paths)
-    changes = git("-C", str(top), *status)
+    status = ("status", "--porcelain", "--untracked-files=all", "--ignored", "--", *paths)
+    with tempfile.TemporaryDirectory() as folder:  # of an index that hides no file, nor its bytes
+        index = {"GIT_INDEX_FILE": f"{folder}/index"}
+        git("-C", str(top), "read-tree", "HEAD", **index)
+        changes = git("-C", str(top), *status, **index)
+    changed = [line for line in (changes or "").splitlines() if not _UNSEEN.search(line[3:])]
     state = {
         "commit": commit.strip() if commit else None,
-        "clean": None if changes is None else not changes.strip(),
+        "clean": None if changes is None else not changed,
     }
     return state | ({"code": (git("rev-parse", "HEAD") or "").strip()} if of_arm else {})
 

@@ -115,6 +115,12 @@ def corpus_places(file_name: str) -> list[Path]:
     return candidates
 
 
+def cores() -> int:
+    """Count the cores that this process may use."""
+    few = getattr(os, "sched_getaffinity", None)  # which macOS lacks
+    return len(few(0)) if few else os.cpu_count() or 1
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. The file or folder that is written there takes its

@@ -28,6 +28,8 @@ from PIL import Image
 
 from lib.config.io import atomic_write, write_bytes
 
+plt.rcdefaults()  # whatever a user's matplotlibrc says
+
 
 @dataclass(frozen=True)
 class Variant:

@@ -4,7 +4,6 @@ It writes `findings.json`, which the paper quotes, and `figures/findings/` into 
 it is executed. It is committed with its outputs; `check` executes it again and compares.
 """
 
-import os
 import re
 import tempfile
 import zlib
@@ -14,7 +13,8 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from lib.config.io import ROOT, read_json, relative
+from lib.config.code import kernel_environment
+from lib.config.io import read_json, relative
 from lib.record.archive import papers_named
 from lib.record.verify import differences
 
@@ -26,7 +26,8 @@ def execute(paper: Path, folder: Path) -> None:
     notebook = nbformat.read(paper / NOTEBOOK, as_version=4)
     where = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
-    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with kernel_environment(threads=1):
+        client.execute()
     for picture in folder.glob("figures/findings/*.png"):  # the notebook shows it
         picture.unlink()
     notebook.metadata.pop("language_info", None)

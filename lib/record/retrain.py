@@ -89,4 +89,5 @@ def machine_of(result: Run) -> str:
     """Say what a run was trained on, as far as it decides how numbers are rounded."""
     origin = trained_with(result["provenance"])
     facts = [f"{name} {origin.get(name)}" for name in MACHINE]
+    facts += [f"{name} {value}" for name, value in origin.get("variables", {}).items()]
     return ", ".join([*facts, f"torch {origin['packages']['torch']}"])

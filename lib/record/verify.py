@@ -8,7 +8,6 @@ some of today's code: what that no longer computes is listed as published, not r
 """
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +16,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from lib.config.io import PARAMS, PLANS, nan_to_none, read_json, sha256
+from lib.config.io import PARAMS, PLANS, cores, nan_to_none, read_json, sha256
 from lib.config.plan import published_plans
 from lib.config.preregistration import claim_status, require_stamps
 from lib.config.schema import RunConfig, recorded_config
@@ -60,7 +59,7 @@ def verify(studies: list[str], begin: Begin) -> int:
     """Verify the records of some studies, print what comes of each, and return how many faults
     there are. `begin` must be a function of a module, as other processes call it."""
     number, unverified = 0, dict[str, list[str]]()
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(cores()) as pool:
         for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             for fault in report.faults:
                 print(f"error: {report.study}: {fault}", flush=True)

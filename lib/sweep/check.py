@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lib.config.io import read_json, relative, study_folder
+from lib.config.io import cores, read_json, relative, study_folder
 from lib.config.plan import Plan, arm_weights
 from lib.config.preregistration import begun_plan, load_plan
 from lib.config.schema import CorpusConfig, RunConfig
@@ -204,7 +204,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     configs = [arm.config for study in studies for arm in study.arms()]
     needed = CONTEXT + 2 * max(sum(memory(config, size_of(config)).values()) for config in configs)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
-    wanted = jobs or min(os.cpu_count() or 1, fitting * len(each))
+    wanted = jobs or min(cores(), fitting * len(each))
     return list(itertools.islice(itertools.cycle(each), max(wanted, len(each))))
 
 
@@ -246,7 +246,7 @@ def time_of(study: Study) -> Iterator[str]:
         steps = config.training.iterations
         points = steps // config.evaluation.interval + 1
         runs.append(rest + flops / work[largest] * (step * steps + point * points))
-    jobs = len(gpus([study], None)) or os.cpu_count() or 1
+    jobs = len(gpus([study], None)) or cores()
     total = max(max(runs), n * sum(runs) / jobs)
     here = describe(prepare(arms[largest])).device_name
     yield f"  time        on {here}: {1000 * step:,.1f} ms a step, {clock(max(runs))} a run,"

@@ -217,7 +217,8 @@ def main(words: list[str]) -> int:
         return 0
     from lib.config.yaml import exit_status
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    hang_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+    for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
         signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
     try:
         return exit_status(dispatch)(words)

@@ -5,7 +5,6 @@ A level is a branch, a tag or a hash. What it names is resolved when a sweep sta
 same notebooks under the parameters of this checkout.
 """
 
-import os
 import subprocess
 import sys
 from itertools import combinations
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from lib.config.code import git, is_checkout
+from lib.config.code import environment, git, is_checkout
 from lib.config.io import OUTPUT, RUNS, study_folder, write_json
 from lib.config.schema import CODE
 from lib.config.study import COMMITS, Study
@@ -79,8 +78,8 @@ def execute_in(tree: Path, output: str, *words: str) -> None:
     """Execute a notebook, given as to `lib.sweep.execute`, by the code of a checkout; what it makes
     goes to the folder `output`. UserError, with what that code said last, where it fails."""
     command = [sys.executable, "-m", "lib.sweep.execute", *words]
-    environment = os.environ | {"PYTHONPATH": str(tree), OUTPUT: output}
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    variables = environment(PYTHONPATH=str(tree), **{OUTPUT: output})
+    done = subprocess.run(command, cwd=tree, env=variables, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise UserError(f"{'/'.join(words[1:])}: {said}")

@@ -19,7 +19,7 @@ from typing import Any
 import nbformat
 from filelock import FileLock, Timeout
 
-from lib.config.code import git_state
+from lib.config.code import git_state, kernel_environment
 from lib.config.io import (
     NOTEBOOKS,
     PARAMS,
@@ -39,7 +39,7 @@ from lib.config.io import (
 from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
-from lib.config.yaml import HEADLESS, UserError, exit_status
+from lib.config.yaml import UserError, exit_status
 from lib.sweep.code_arms import execute_in, tree_of
 
 GPUS = "STUDY_GPUS"
@@ -85,8 +85,9 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
     with _own_gpu() if arm else nullcontext() as gpu:
-        os.environ.update(kernel_environment(study, gpu))
-        reason = _run_papermill(notebook, output, parameters)
+        visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
+        with kernel_environment(study.machine.threads, **visible) as folder:
+            reason = _run_papermill(notebook, output, parameters, folder)
     if not reason and not result.is_file():
         reason = f"the notebook wrote no {relative(result)}"
     _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
@@ -139,17 +140,6 @@ def archived_file(study: str) -> Path:
     return study_folder(study) / "archived.txt"
 
 
-def kernel_environment(study: Study, gpu: str | None = None) -> dict[str, str]:
-    """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
-    watching, no start-up files of a user, threads pinned, GPUs of its own."""
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = dict.fromkeys(threads, str(study.machine.threads)) | {HEADLESS: "1"}
-    environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # a step is a twentieth faster
-    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
-    environment["IPYTHONDIR"] = str(RUNS / ".ipython")
-    return environment | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
-
-
 @contextmanager
 def _own_gpu() -> Iterator[str | None]:
     """Hold one of a sweep's places on a GPU, each for one run at a time; give the GPU's name, None
@@ -167,32 +157,29 @@ def _own_gpu() -> Iterator[str | None]:
     yield None
 
 
-def _run_papermill(notebook: str, output: Path, parameters: dict[str, Any]) -> str | None:
-    """Execute a notebook; return None, or what went wrong."""
+def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) -> str | None:
+    """Execute a notebook, with sockets in a short folder; return None, or what went wrong."""
     import papermill
     from traitlets.config import Config
 
-    with tempfile.TemporaryDirectory(prefix="k") as folder:
-        if len(folder) > 100:  # of 107 characters that the path of a socket may have
-            return f"TMPDIR is too long for a socket's path: {folder}; set TMPDIR=/tmp"
-        # Over TCP, kernels that start at once sometimes take one port.
-        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
-        try:
-            papermill.execute_notebook(
-                str(NOTEBOOKS / f"{notebook}.ipynb"),
-                str(output),
-                parameters,
-                progress_bar=False,
-                start_timeout=120,
-                shutdown_kernel="immediate",
-                autosave_cell_every=5,
-                cwd=str(ROOT),
-                config=sockets,
-            )
-        except papermill.PapermillExecutionError as error:
-            return f"{error.ename}: {error.evalue}"
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
+    # Over TCP, kernels that start at once sometimes take one port.
+    sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
+    try:
+        papermill.execute_notebook(
+            str(NOTEBOOKS / f"{notebook}.ipynb"),
+            str(output),
+            parameters,
+            progress_bar=False,
+            start_timeout=120,
+            shutdown_kernel="immediate",
+            autosave_cell_every=5,
+            cwd=str(ROOT),
+            config=sockets,
+        )
+    except papermill.PapermillExecutionError as error:
+        return f"{error.ename}: {error.evalue}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
     return None
 
 

@@ -8,7 +8,6 @@ made with. No file's time of change decides anything.
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import jupytext
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -84,9 +84,7 @@ def run_sweep(sweep: Sweep) -> int:
         print_reasons(studies, stale)
         runs = runs_of(studies)
         due = {path: runs[path] for path in runs if path in stale or not path.is_file()}
-        if log and not (due or stale or sweep.flags or sweep.replace) and is_made(studies):
-            print("No run is missing or stale.")
-        elif status := make(studies, sweep, stale, due, log):
+        if status := make(studies, sweep, stale, due, log):
             return status
         if log is None:
             return 0
@@ -108,7 +106,7 @@ def make(
     """Have Snakemake make what is missing or stale; without a log, say what it would make. Return
     its exit status. Raises UserError where a sweep of five steps fails."""
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
-    jobs = sweep.jobs or (len(gpus) or os.cpu_count() or 1 if sweep.is_local else None)
+    jobs = sweep.jobs or (len(gpus) or io.cores() if sweep.is_local else None)
     command = snakemake_command(studies, sweep, stale, jobs)
     if log is None:
         return subprocess.run([*command, "--dry-run"]).returncode
@@ -140,16 +138,6 @@ def make(
     if status:
         print_failures(Path(log.name))
     return status
-
-
-def is_made(studies: Iterable[Study]) -> bool:
-    """Tell whether all that follows the runs of studies is there."""
-    files = [
-        RUNS / f"{what}-{study.paper}.txt" for study in studies for what in ("paper", "record")
-    ]
-    files += [archived_file(study.name) for study in studies]
-    files += [result_file(name, study.name) for study in studies for name in SHARED]
-    return all(path.is_file() for path in files)
 
 
 @contextlib.contextmanager
@@ -287,8 +275,13 @@ def _why_notebook_stale(name: str, study: Study) -> str:
 
 
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
-    """Say what will not be confirmatory though a plan names it, which records stay, and what is
-    stale and why."""
+    """Say which notebooks are not as their texts, what will not be confirmatory though a plan names
+    it, which records stay, and what is stale and why."""
+    for notebook in io.NOTEBOOKS.glob("*.ipynb"):
+        pair = [path for path in (notebook, notebook.with_suffix(".py")) if path.is_file()]
+        one, *other = [[cell.source for cell in jupytext.read(path).cells] for path in pair]
+        if other and other[0] != one:
+            print(f"{pair[1].name} is not as {notebook.name}, which is executed: jupytext --sync")
     for study in studies:
         plan, claim = load_plan(study), claim_status(study, load_plan(study))
         if plan and study.name in plan.confirmatory and claim.reasons:
@@ -302,9 +295,9 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
 def _set_clocks_back(studies: Iterable[Study]) -> None:
     """Give files whose clock was ahead the present time: Snakemake fails a job whose output is
     older than its input."""
-    now = time.time()
-    for path in (path for study in studies for path in io.study_folder(study.name).rglob("*.json")):
-        if path.stat().st_mtime > now:
+    files = [path for study in studies for path in io.study_folder(study.name).rglob("*.json")]
+    for path in [*files, *RUNS.glob("*.txt"), *RUNS.glob("*/archived.txt")]:
+        if path.stat().st_mtime > time.time():
             os.utime(path)
 
 
@@ -360,7 +353,8 @@ def _steps(folders: Iterable[Path]) -> dict[Path, int]:
 
 def print_failures(log: Path) -> None:
     """Say what failed and why, by what jobs said in the log; else how the log ends."""
-    if shutil.disk_usage(RUNS).free < 10**6:
+    disk = os.statvfs(RUNS)
+    if disk.f_bavail * disk.f_frsize < 10**6 or disk.f_favail == 0 < disk.f_files:  # inodes
         raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
     lines = log.read_text("utf-8", "replace").strip().splitlines()
     for line in [line for line in lines if line.startswith("error: ")] or lines[-1:]:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.config.code import git_state, measure_key
+from lib.config.code import git_state, measure_key, start_up_files, variables
+from lib.config.io import cores
 from lib.config.schema import MACHINE_SETTINGS, Machine, RunConfig
 from lib.config.yaml import ConfigError
 from lib.results import MachineFacts
@@ -65,6 +66,8 @@ def prepare(config: RunConfig) -> Machine:
     if config.training.precision == "bf16" and not native_bf16:
         raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
     torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision("highest")
+    torch.set_flush_denormal(False)
     torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -160,6 +163,8 @@ def describe(machine: Machine) -> MachineFacts:
         vector_level=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count(),
         platform=f"{platform.system()} {platform.machine()}",
+        variables=variables(),
+        start_up=start_up_files(),
     )
 
 
@@ -184,14 +189,17 @@ def package_versions() -> dict[str, str | None]:
 
 
 def execution_environment(machine: Machine) -> dict[str, Any]:
-    """Name what executes: code, machine and versions."""
+    """Name what executes: code, machine and versions. Raises ConfigError for a default dtype that
+    would train other weights than a sweep does."""
+    if torch.get_default_dtype() != torch.float32:
+        raise ConfigError("training: torch's default dtype is not float32; restart the kernel")
     facts = {"machine": describe(machine), "packages": package_versions()}
     return {"measuring_digest": measure_key(), **git_state(), **facts}
 
 
 def require_devices(machine: Machine) -> None:
     """Raise ConfigError for more processes than there are GPUs, or on a CPU cores."""
-    devices = torch.cuda.device_count() if machine.device == "cuda" else os.cpu_count() or 1
+    devices = torch.cuda.device_count() if machine.device == "cuda" else cores()
     if machine.processes > devices:
         raise ConfigError(
             f"machine.processes: {machine.processes} is more than the {devices} devices of this "

@@ -1,19 +1,26 @@
 """Which code a run is of: keys that change with a byte of a source that counts, and the commit."""
 
 import json
+import os
+import py_compile
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lib.config import code
 from lib.config.code import (
+    environment,
     git_state,
     measure_key,
     plan_log,
     require_allowed,
+    start_up_files,
     tasks_hash,
     train_key,
+    variables,
 )
 from lib.config.io import ROOT
 from lib.config.yaml import ConfigError
@@ -121,6 +128,94 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
     monkeypatch.setattr(code, "ROOT", tree)
     monkeypatch.setenv("STUDY_OUTPUT", str(parameters.top))
     assert state() == {"commit": outer, "clean": True, "code": commit}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "config --global core.excludesFile HOME/ignored",
+        "config core.trustctime false",
+        "config core.fsmonitor HOME/hook",
+        "update-index --assume-unchanged lib/old.py",
+        "update-index --skip-worktree lib/old.py",
+        "replace HEAD HEAD~",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_CONFIG_COUNT",
+    ],
+)
+def test_no_setting_of_git_hides_a_change(
+    hidden: str, parameters: Parameters, tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Neither of a file that git knows nor of a new one; nor does it name another commit."""
+    home, old = tmp_path_factory.mktemp("home"), parameters.top / "lib" / "old.py"
+    monkeypatch.setenv("HOME", str(home))
+    (home / "ignored").write_text("lib\n", "utf-8")
+    (home / "hook").write_text("#!/bin/sh\ntouch $HOME/executed; echo x\n", "utf-8")
+    (home / "hook").chmod(0o755)
+    old.parent.mkdir()
+    parameters.commit()
+    old.write_text("x = 1", "utf-8")
+    commit = parameters.commit()
+    if hidden.startswith("GIT_"):
+        monkeypatch.setenv(hidden, str(home / "other"))
+    else:
+        parameters.git(*hidden.replace("HOME", str(home)).split())
+    new = old.with_name("new.py")
+    for file, text in ((old, "x = 1"), (old, "x = 2"), (old, "x = 1"), (new, "")):
+        when = old.stat().st_mtime_ns
+        file.write_text(text, "utf-8")
+        os.utime(file, ns=(when, when))
+        git_state.cache_clear()
+        assert git_state() == {"commit": commit, "clean": text == "x = 1"}
+    assert not (home / "executed").exists()
+
+
+HOSTILE = ("PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX", "PYTHONIOENCODING", "MKL_CBWR",
+           "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD",
+           "MATPLOTLIBRC", "MPLCONFIGDIR", "GIT_DIR", "JUPYTER_CONFIG_PATH")  # fmt: skip
+
+
+def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = {"https_proxy": "http://proxy", "SSL_CERT_FILE": "/cert", "CUDA_VISIBLE_DEVICES": "1",
+             "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring"}  # fmt: skip
+    fixed = {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(ROOT)}
+    monkeypatch.setattr(os, "environ", dict.fromkeys(HOSTILE, "1") | asked | {"HOME": "/root"})
+    found = environment(STUDY_OUTPUT="x")
+    assert found.items() >= (asked | fixed | {"HOME": "/root", "STUDY_OUTPUT": "x"}).items()
+    assert not found.keys() & {*HOSTILE}
+    hashed = code.digest("/opt/lib")[:12]  # no machine's folders
+    told = {"LD_LIBRARY_PATH": hashed, "NCCL_ALGO": "Ring"}
+    numeric = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE")
+    assert variables() == told | dict.fromkeys((*numeric, "LD_PRELOAD"), "1")
+    monkeypatch.setattr(os, "environ", found)
+    assert variables() == told
+    for file in ("profile_default/startup/0.py", "profile_default/ipython_config.py", "own.pth"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    before = start_up_files()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    assert {*start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
+
+
+@pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH", "read-only"])
+def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> None:
+    """Though its time and size, by which Python takes it for its source's, are the same."""
+    source, first = tree / "lib" / "probe.py", "import py_compile\n" if mode == "read-only" else ""
+    first += "def refuse(*_, **__): raise PermissionError\npy_compile.compile = refuse\n"
+    source.write_text("value = 1", "utf-8")
+    kind = getattr(py_compile.PycInvalidationMode, mode, py_compile.PycInvalidationMode.TIMESTAMP)
+    py_compile.compile(str(source), invalidation_mode=kind)
+    then = source.stat().st_mtime_ns
+    source.write_text("value = 2", "utf-8")
+    os.utime(source, ns=(then, then))
+    text = (first if mode == "read-only" else "") + "from lib.probe import value; print(value)"
+    command = [sys.executable, "-c", text]
+    assert subprocess.check_output(command, cwd=tree, env={"PYTHONPATH": str(tree)}) == b"2\n"
 
 
 def test_a_packed_tree_names_its_commit_and_does_not_know_whether_it_was_changed(

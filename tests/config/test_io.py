@@ -182,3 +182,9 @@ def test_the_code_of_an_arm_writes_where_the_sweep_does(
 ) -> None:
     monkeypatch.setenv("STUDY_OUTPUT", str(tmp_path))
     assert io.output_root() == tmp_path
+
+
+def test_cores_are_those_that_the_process_may_use() -> None:
+    few = "import os; os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:1])"
+    text = f"{few}; from lib.config.io import cores; print(cores())"
+    assert subprocess.check_output([sys.executable, "-c", text], cwd=io.ROOT) == b"1\n"

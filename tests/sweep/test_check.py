@@ -310,7 +310,7 @@ def test_runs_share_gpus_as_far_as_cores_and_memory_go(
     on_gpu = prepare(tiny_study).model_copy(update={"device": "cuda"})
     found = SimpleNamespace(total_memory=gigabytes * 1e9)
     monkeypatch.setattr(check, "prepare", lambda _: on_gpu)
-    monkeypatch.setattr(check.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(check, "cores", lambda: cores)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -1,5 +1,6 @@
 """Any command line is followed or refused in one line."""
 
+import signal
 import subprocess
 import sys
 
@@ -64,6 +65,17 @@ def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
     assert error.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(("before", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_terminal_that_closes_ends_a_command_unless_nohup_began_it(
+    before: signal.Handlers, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught: list[int] = []
+    monkeypatch.setattr("signal.signal", lambda number, _: caught.append(number))
+    monkeypatch.setattr("signal.getsignal", lambda _: before)
+    cli.main(["--jobs", "0"])
+    assert (signal.SIGHUP in caught, signal.SIGTERM in caught) == (ends, True)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["verify", "--help"]])

@@ -16,10 +16,11 @@ import nbformat
 import psutil
 import pytest
 
-from lib.config.io import read_json, write_json
+from lib.config.io import ROOT, read_json, write_json
 from lib.config.study import Study, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.sweep import check, sweep
+from lib.sweep.cli import STOPPED
 from lib.sweep.live import STEP_FILE
 from lib.sweep.sweep import clock, find_stale, follow, only_sweep
 from tests.conftest import Tree
@@ -104,6 +105,8 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
 def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy: Tree) -> None:
     """A run whose result is gone ends at the same weights; files of a clock that was ahead neither
     fail the rerun nor cause one."""
+    (copy.root / "runs/smoke/03_analysis.json").unlink()
+    assert re.search(r"^analysis +1$", copy.run_all("smoke", "-n")[1], re.MULTILINE)
     lost = copy.run_folder("smoke", "none", 1) / "result.json"
     weights = read_json(lost)["final_weights"]
     lost.unlink()
@@ -177,19 +180,33 @@ def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree: Tree) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_who_ends_a_sweep_ends_all_that_it_started(tree: Tree, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("lib.sweep.cli", signal.SIGHUP),
+        ("lib.sweep.cli", signal.SIGINT),
+        ("snakemake", signal.SIGKILL),
+        ("lib.sweep.execute", signal.SIGKILL),
+        ("ipykernel_launcher", signal.SIGKILL),
+    ],
+)
+def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(
+    tree: Tree, victim: str, number: signal.Signals
+) -> None:
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
-    process = tree.start("long")
+    process = tree.start("long", "--until", "train")
     folder = tree.run_folder("long", "baseline")
     while not (folder / STEP_FILE).exists():
         assert process.poll() is None, process.stdout and process.stdout.read()
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
-    assert any("ipykernel_launcher" in " ".join(child.cmdline()) for child in started)
-    os.kill(process.pid, number)
-    text, _ = process.communicate(timeout=60)
-    assert (process.returncode, text.endswith("stopped; a plain rerun continues\n")) == (130, True)
+    running = [psutil.Process(process.pid), *started]
+    killed, *_ = [one for one in running if victim in " ".join(one.cmdline())]
+    killed.send_signal(number)
+    text, _ = process.communicate(timeout=30)
+    is_killed = number == signal.SIGKILL
+    assert (process.returncode == STOPPED) != is_killed
+    assert ("a rerun tries again" if is_killed else "rerun continues") in text.splitlines()[-1]
     assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
@@ -208,6 +225,30 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree: Tree) -> None:
     notebook.write_text(whole, "utf-8")
     status, text = tree.run_all("hours", "--until", "train")
     assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
+
+
+def test_a_text_that_is_not_as_its_notebook_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    monkeypatch.setattr("lib.config.io.NOTEBOOKS", tmp_path / "notebooks")
+    sweep.print_reasons([], {})
+    assert capsys.readouterr().out == ""
+    with (tmp_path / "notebooks" / "02_train.py").open("a", encoding="utf-8") as text:
+        text.write("# one more line\n")
+    sweep.print_reasons([], {})
+    said = "02_train.py is not as 02_train.ipynb, which is executed: jupytext --sync\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(("free", "inodes"), [(10**5, 10**5), (10**9, 0)])
+def test_a_full_disk_is_one_line(
+    free: int, inodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=10**6)
+    monkeypatch.setattr("os.statvfs", lambda _: disk)
+    with pytest.raises(UserError, match=r"runs/ is full; free some space and rerun$"):
+        sweep.print_failures(tmp_path)
 
 
 # ---- what is stale

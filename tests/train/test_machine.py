@@ -9,7 +9,13 @@ import torch
 
 from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
 from lib.config.yaml import ConfigError
-from lib.train.machine import choose_device, prepare, random_stream, require_devices
+from lib.train.machine import (
+    choose_device,
+    execution_environment,
+    prepare,
+    random_stream,
+    require_devices,
+)
 
 CPU = "cpu"
 
@@ -80,6 +86,14 @@ def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_
         put()
 
 
+def test_another_default_dtype_is_refused(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
+    with pytest.raises(ConfigError, match="torch's default dtype is not float32"):
+        execution_environment(prepare(RunConfig(machine=MachineConfig(device="cpu"))))
+
+
 @pytest.mark.parametrize(
     ("device", "gpus", "batch_size", "block_size", "machine", "settled"),
     [  # micro-batch, processes, windows of an evaluation
@@ -115,7 +129,7 @@ def test_auto_settles_what_the_device_can_take(
 def test_more_processes_than_devices_are_refused(
     monkeypatch: pytest.MonkeyPatch, device: str, devices: int
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("lib.train.machine.cores", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1, "processes": 1}
     machine = Machine.model_validate({"device": device} | sizes)
