@@ -25,7 +25,8 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
-from lib.data.describe import corpora_of, corpus_summary, data_summary, repetitions, suites_of
+from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of
+from lib.stats.tables import repetitions
 from lib.config.study import load_study
 from lib.config.yaml import one_line_errors
 from lib.config.io import relative, result_file, study_folder, write_json
@@ -97,8 +98,7 @@ for name, corpus in corpora.items():
 # document is) that stands in both parts is warned of here, and before anything trains.
 
 # %%
-for said in repetitions(data):
-    print(f"warning: {said}")
+print(repetitions(result))
 shares = {name: summary["duplication"] for name, summary in summaries.items()}
 pd.DataFrame(shares).astype(float).style.format("{:.2%}", na_rep="n/a")
 

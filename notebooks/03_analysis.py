@@ -76,6 +76,7 @@ print(relative(path))
 # %%
 display(Markdown(f"**{claim}**"), verdict)
 print(plan_log(design.plan) if design.plan else "No plan.")
+print(report.repetitions(result_file("01_data", design.name)))
 
 # %% [markdown]
 # ## Every arm

@@ -82,12 +82,6 @@ def repetition(corpus: Corpus) -> str:
     return f"{corpus.name}: {of} also stand in the training part" if n else ""
 
 
-def repetitions(data: dict[str, Any]) -> list[str]:
-    """List what 01's result (`data_summary`) says of passages that stand in both parts."""
-    summaries = data.get("corpora", {"": data}).values()
-    return sorted({summary.get("repetition", "") for summary in summaries} - {""})
-
-
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
     classes, symbols = token_class_table(corpus)["train share"], corpus.symbols

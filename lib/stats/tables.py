@@ -1,10 +1,12 @@
 """A study's runs as tables for a reader: of a notebook, or at a terminal."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from lib.config.io import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.results import RunResult
 from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
@@ -109,6 +111,15 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     )
     table = cells.pivot(index="contrast", columns="label", values="cell")
     return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
+
+
+def repetitions(file: Path) -> str:
+    """Warn, by what 01 found and wrote, of held-out passages that stand in the training part, too;
+    "" where 01 was not executed."""
+    data = read_json(file) if file.is_file() else {}
+    summaries = data.get("corpora", {"": data}).values()
+    found = sorted({summary.get("repetition", "") for summary in summaries} - {""})
+    return "\n".join(f"warning: {said}" for said in found)
 
 
 def not_compared(runs: pd.DataFrame) -> str:

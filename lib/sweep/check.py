@@ -63,7 +63,14 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
                     _require_machine(study, config)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    texts = {arm.config.corpus for study in studies for arm in study.arms()}
+    texts = list(dict.fromkeys(arm.config.corpus for study in studies for arm in study.arms()))
+    for one, other in itertools.combinations(texts, 2):
+        hashes = {corpus_of(text).sha256 for text in (one, other)}
+        if one.source == other.source and len(hashes) > 1:
+            raise UserError(
+                f"corpus.tokenizer: {one.tokenizer} and {other.tokenizer} part the documents of "
+                f"{one.source} in different ways; leave one of them out"
+            )
     for said in sorted({repetition(corpus_of(text)) for text in texts} - {""}):
         print(f"warning: {said}")
     return studies

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lib.config.io import write_json
 from lib.config.schema import CorpusConfig
 from lib.config.study import Study
 from lib.data.describe import (
@@ -18,13 +19,13 @@ from lib.data.describe import (
     duplication_report,
     references,
     repetition,
-    repetitions,
     sampling_table,
     suites_of,
     token_class_table,
 )
 from lib.data.text import Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES
+from lib.stats.tables import repetitions
 from tests.conftest import TINY
 from tests.data.conftest import FromText, nine_to_one
 
@@ -93,8 +94,9 @@ def test_held_out_passages_that_stand_in_training_are_counted(
         assert repetition(corpus) == said
         assert repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}
-        assert repetitions(data_summary({"a": summary}, {"s": {}})) == [said]
-        assert repetitions(data_summary({"a": summary, "b": summary, "c": {}}, {})) == [said]
+        for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {}}):
+            write_json(tmp_path / "01.json", data_summary(texts, {"s": {}}))
+            assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
 def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
@@ -155,11 +157,12 @@ def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
 
 @pytest.mark.slow
 def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path: Path) -> None:
-    levels = {"corpus.fraction": [0.02, 0.03], "model.block_size": [16, 64]}
-    study = Study.model_validate(
-        TINY | {"name": "contexts", "factors": levels, "seeds": [0],
-                "evaluation": {"items_per_task": 50}}
-    )  # fmt: skip
+    long = {"model.block_size": 64, "training.batch_size": 1}
+    fractions = {"less": 0.02, "more": 0.03}
+    arms = [{"name": n, "levels": {"corpus.fraction": f, **long}} for n, f in fractions.items()]
+    content = {"name": "contexts", "seeds": [0], "evaluation": {"items_per_task": 50}}
+    content |= {"factors": {"corpus.fraction": [0.02, 0.03]}, "include": arms}
+    study = Study.model_validate(TINY | content)
     suites = suites_of(study, corpora_of(study), tmp_path)
     assert [suite["block_size"] for suite in suites.values()] == [16, 64]
     assert {folder.name for folder in tmp_path.iterdir() if folder.is_dir()} == set(suites)

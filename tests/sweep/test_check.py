@@ -168,8 +168,10 @@ def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
     plan = SimpleNamespace(primary_measures=["loss", "own.acc"])
     monkeypatch.setattr(check, "load_plan", lambda _: plan)
     evaluation = TINY["evaluation"] | {"tasks": ["own"]}
-    corpus, windows = TINY["corpus"] | {"tokenizer": "bytes"}, {"model.block_size": [64, 16]}
-    write(folder, "asks", corpus=corpus, evaluation=evaluation, factors=windows)
+    corpus, model = TINY["corpus"] | {"tokenizer": "bytes"}, TINY["model"] | {"block_size": 64}
+    short = {"model.block_size": 16, "training.batch_size": 16}
+    content = {"corpus": corpus, "evaluation": evaluation, "model": model}
+    write(folder, "asks", **content, include=[{"name": "short", "levels": short}])
     (fault,) = faults("asks")
     assert fault.startswith(f"error: asks.yaml: {message}")
     monkeypatch.setattr(check, "has_harness", lambda: False)
