@@ -84,7 +84,8 @@ print(report.repetitions(result_file("01_data", design.name)))
 # are counted here, and diverged ones averaged in nowhere.
 
 # %%
-report.summary_table(verdict.runs)
+first = main_measures(runs, plan)
+report.summary_table(verdict.runs, first=first)
 
 # %% [markdown]
 # ## Seed by seed
@@ -92,7 +93,7 @@ report.summary_table(verdict.runs)
 # is the same in every seed.
 
 # %%
-display(*report.seed_tables(runs, main_measures(runs, plan)))
+display(*report.seed_tables(runs, first))
 
 # %% [markdown]
 # ## Paired differences

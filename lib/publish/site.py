@@ -25,7 +25,7 @@ from nbconvert.filters import Highlight2HTML
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
 from lib.config.io import PAPER, RUNS, TEMPLATES, read_json, relative, write_text
-from lib.config.metrics import MEASURES, measures_in
+from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.yaml import UserError
 from lib.figures.style import VARIANTS
 from lib.figures.training import thinned
@@ -250,7 +250,7 @@ def table_html(studies: list[Shown]) -> str:
             link = f'<a href="{quote(page)}">{html.escape(arm)}</a>'
             seed = seed.removeprefix("seed-")
             row = {"study": study.name, "arm": link, "seed": seed, "status": run["status"]}
-            for name in measures_in("headline"):
+            for name in dict.fromkeys((*MAIN, *measures_in("headline"))):
                 row[MEASURES[name].title] = run.get("measures", {}).get(name)
             levels = run.get("levels", {})
             rows.append(row | {name.partition(".")[2]: level for name, level in levels.items()})

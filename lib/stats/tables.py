@@ -53,16 +53,18 @@ def result_table(result: RunResult) -> pd.DataFrame:
     return pd.Series(rows, name="this run").to_frame()
 
 
-def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
-    """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
-    from the table of `lib.stats.runs.tidy`; a measure that no run has is left out. Diverged runs
-    are counted, never averaged in; only in shares of runs they count as one. Few arms stand side by
-    side, many below each other."""
+def summary_table(
+    runs: pd.DataFrame, group: MeasureGroup = "summary", first: Iterable[str] = ()
+) -> pd.DataFrame:
+    """Write mean ± standard deviation (n - 1) over completed runs, per arm and measure: some that
+    are shown first, and those of a group; a measure that no run has is left out. `runs` is the
+    table of `lib.stats.runs.tidy`. Diverged runs are counted, never averaged in; only in shares of
+    runs they count as one. Few arms stand side by side, many below each other."""
     rows = {}
     for arm, part in runs.groupby("arm", sort=False):
         completed = part[part["status"] == "completed"]
         row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
-        for name in available_measures(measures_in(group), runs):
+        for name in available_measures([*first, *measures_in(group)], runs):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
             if name in JUDGED and part[name].notna().any():
