@@ -108,30 +108,37 @@ def pack(study: str, status: int) -> None:
 
 def import_study(file: Path) -> None:
     """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
-    zip, for runs that are not as they were written, and where the study is here already."""
+    zip, for runs that are not as they were written, and where the study is here already; nothing of
+    it is left then."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(file, Path(folder))
         studies = {path.parents[2] for path in Path(folder).glob("runs/*/*/seed-*/result.json")}
         if len(studies) != 1:
             raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
         source = studies.pop()
+        parameters, runs = Path(folder, "params", f"{source.name}.yaml"), study_folder(source.name)
+        made = [path for path in (PARAMS / parameters.name, runs) if not path.exists()]
         try:
             for run in source.glob("*/seed-*"):
                 result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
                 for fault in verify_run(result, run, notebook, Report(source.name)):
                     raise UserError(fault)
-            if study_folder(source.name).exists() or Record(source.name).exists:
+            if runs.exists() or Record(source.name).exists:
                 raise UserError(f"'{source.name}' is in runs/ or in the record already")
-            parameters = Path(folder, "params", f"{source.name}.yaml")
             plan = load_study(parameters, undrawn=True).plan  # which copies the study
             if plan and not (io.PLANS / plan).exists():
+                made.append(io.PLANS / plan)
                 shutil.copyfile(parameters.with_name(plan), io.PLANS / plan)
-            study = load_study(source.name)
-        except (UserError, OSError, KeyError, ValueError) as error:
-            raise UserError(f"{file.name}: {error}") from None
-        kept_out = shutil.ignore_patterns("suite", "archive.json")
-        shutil.copytree(source, study_folder(study.name), ignore=kept_out)
-    with suppress(CorpusError):
-        data_of(study)  # writes the suite afresh: a task file from elsewhere may run Python
-    archive(load_study(study.name))  # again, now that its runs name the commits of its arms
-    print(f"{study.name}: imported, {relative(Record(study.name).place)}/")
+            study, record = load_study(source.name), Record(source.name)
+            made += [record.place, record.figures, record.results_file, record.verdict_file]
+            shutil.copytree(source, runs, ignore=shutil.ignore_patterns("suite", "archive.json"))
+            with suppress(CorpusError):
+                data_of(study)  # writes the suite afresh: a task file from elsewhere may run Python
+            archive(load_study(source.name))  # again, now that its runs name their arms' commits
+        except Exception as error:  # a file can be broken in any way
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
+                path.unlink(missing_ok=True)
+            reason = str(error) if isinstance(error, UserError | OSError) else repr(error)
+            raise UserError(f"{file.name}: {' '.join(reason.split())[:300]}") from None
+    print(f"{source.name}: imported, {relative(record.place)}/")

@@ -76,6 +76,12 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
         rewritten(packed, "forged", result, lower): f"none seed {seed}: its notebook",
         rewritten(packed, "gone", notebook, lambda _: None): "02_train.ipynb",
         rewritten(packed, "nameless", "params/tiny.yaml", lambda _: None): "tiny",
+        rewritten(packed, "list", result, lambda _: b"[1]"): "list.zip: TypeError",
+        rewritten(
+            packed, "latin", "params/plan.", lambda _: b"\xff"
+        ): "plan.yaml is not valid YAML",
+        rewritten(packed, "planless", "params/plan.", lambda _: None): "No such file",
+        rewritten(packed, "half", "runs/tiny/04", lambda _: None): "04_figures.ipynb is unfinished",
         rewritten(packed, "empty", "runs", lambda _: None): "it must hold the runs of one study",
     }
     home = tmp_path / "home"
@@ -85,9 +91,9 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
     for line, (file, said) in zip(lines, refused.items(), strict=True):
         assert line.startswith(file.name)
         assert said in line
-    assert not (home / "runs").exists()
-    assert not (home / "papers").exists()
-    assert not list((home / "params").glob("*.yaml"))
+    assert not [*home.glob("runs/*")]
+    assert not [*home.glob("papers/*/*/*")]
+    assert not list((home / "params").rglob("*.yaml"))
 
     (home / "params" / "tiny.yaml").write_text("name: tiny\n", "utf-8")
     assert "there is another params/tiny.yaml" in run_tiny(home, "import", str(packed)).stdout
