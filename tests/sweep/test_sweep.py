@@ -139,6 +139,14 @@ def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) ->
     assert {path: path.stat().st_ino for path in before} != before
 
 
+def test_braces_in_a_path_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "{a}").mkdir()
+    script = shutil.copy(ROOT / "run_all.sh", tmp_path / "{a}")
+    done = subprocess.run([script, "smoke"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "has a { or } in its path; rename that folder" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
     status, text = tree.run_all("params/smoke.yaml", "-n")
