@@ -45,6 +45,8 @@ class Measure:
     def estimate(self, row: Mapping[Any, Any]) -> str:
         """Write a paired difference with its t interval, from `mean_delta`, `t_low`, `t_high`."""
         delta, low, high = (self.text(row[key], "+") for key in ("mean_delta", "t_low", "t_high"))
+        if isnan(row["mean_delta"]):
+            return "n/a"
         return f"{delta} (no interval)" if isnan(row["t_low"]) else f"{delta} [{low}, {high}]"
 
 

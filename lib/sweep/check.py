@@ -63,17 +63,25 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
                     _require_machine(study, config)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    texts = list(dict.fromkeys(arm.config.corpus for study in studies for arm in study.arms()))
-    for one, other in itertools.combinations(texts, 2):
-        hashes = {corpus_of(text).sha256 for text in (one, other)}
-        if one.source == other.source and len(hashes) > 1:
-            raise UserError(
-                f"corpus.tokenizer: {one.tokenizer} and {other.tokenizer} part the documents of "
-                f"{one.source} in different ways; leave one of them out"
-            )
+    for study in studies:
+        _require_equal_texts(study)
+    texts = {arm.config.corpus for study in studies for arm in study.arms()}
     for said in sorted({repetition(corpus_of(text)) for text in texts} - {""}):
         print(f"warning: {said}")
     return studies
+
+
+def _require_equal_texts(study: Study) -> None:
+    """Raise UserError where tokenizers part one source into other texts, as characters part
+    documents otherwise than byte pairs do."""
+    first = dict[str, CorpusConfig]()
+    for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):
+        other = first.setdefault(text.source, text)
+        if corpus_of(other).sha256 != corpus_of(text).sha256:
+            raise UserError(
+                f"{study.name}.yaml: corpus.tokenizer: {other.tokenizer} and {text.tokenizer} part "
+                f"the documents of {text.source} in different ways; leave one of them out"
+            )
 
 
 @contextmanager
