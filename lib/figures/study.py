@@ -24,7 +24,6 @@ from lib.figures import effects, training
 from lib.figures.style import facets, spread
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.hypotheses import planned_measures
 from lib.stats.tables import REFERENCES
 
 MAX_VARIANTS = 6
@@ -81,10 +80,6 @@ class StudyFigures:
         arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
         table = table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
         return table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
-
-    def within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
-        """Add the levels of all factors but the first and `factor`, as `within`."""
-        return table.assign(within=of_runs.other_settings(table, self.study, factor))
 
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order."""
@@ -169,7 +164,7 @@ class StudyFigures:
     def _comparison(self) -> Iterator[StudyFigure]:
         """Do the lines of all seeds slope the same way? A thin line joins the runs of one
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
-        planned = planned_measures(self.plan) if self.plan else [self.main]
+        planned = of_runs.planned_measures(self.runs, self.plan)
         names = of_runs.available_measures([*planned, *measures_in("comparison")], self.runs)
         rows: Rows = {
             name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
@@ -190,11 +185,12 @@ class StudyFigures:
             levels = list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
             if len(levels) > 1 and self.runs[self.main].notna().any():
                 how: Any = {"measure": self.main, "factor": factor, "levels": levels}
-                values = self.within(self.runs, factor)
+                within = of_runs.other_settings(self.study, factor)
+                values = self.runs.assign(within=self.runs["arm"].map(within))
                 rows: Rows = {"values": (values, partial(effects.interaction, **how))}
                 if len(deltas):
-                    draw = partial(effects.differences, **how)
-                    rows["differences"] = (self.within(deltas, factor), draw)
+                    deltas = deltas.assign(within=deltas["arm"].map(within))
+                    rows["differences"] = (deltas, partial(effects.differences, **how))
                 name = factor.rpartition(".")[2]
                 yield self._figure(f"interaction-{name}", rows, "within")
 

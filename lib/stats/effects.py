@@ -9,15 +9,8 @@ import pandas as pd
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, arm_weights
 from lib.config.study import effects_of
-from lib.stats.paired import TTest, holm, paired_deltas, t_test
-from lib.stats.runs import (
-    budget_factors,
-    by_seed,
-    is_comparable,
-    own_baselines,
-    seed_differences,
-    sides,
-)
+from lib.stats.paired import TTest, holm, t_test, weighed_deltas
+from lib.stats.runs import budget_factors, is_comparable, own_baselines, seed_differences
 
 
 def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA) -> pd.DataFrame:
@@ -31,14 +24,15 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     every seed, so that what the arms of a seed share falls out. Seeds with all of its runs count.
     """
     cells = dict(zip(runs["arm"], runs["cell"], strict=True))
-    rows, values = [], {measure: by_seed(runs, measure) for measure in measures}
+    rows = []
     for effect, kind, pairs in effects_of(cells.values()):
         weights = arm_weights(pairs, {}, cells)
-        budget = ", ".join(budget_factors(runs, weights)) if weights else ""
-        for measure in measures if weights else ():
+        if not weights:  # no arms differ in that alone
+            continue
+        budget = budget_factors(runs, weights)
+        for measure in measures:
             if is_comparable(runs, measure, weights):
-                complete = sides(values[measure], weights).dropna().to_numpy()
-                test = t_test(paired_deltas(complete[:, 0], complete[:, 1]), alpha)._asdict()
+                test = t_test(weighed_deltas(runs, measure, weights), alpha)._asdict()
                 if measure in JUDGED:  # t says nothing of shares
                     test |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
                 row = {"effect": effect, "kind": kind, "measure": measure, "budget": budget}
@@ -56,23 +50,22 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     the family without that seed. Contrasts of fewer than three pairs are left out."""
     rows, p = [], []
     for row in contrasts.to_dict("records"):
-        values = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
-        deltas = values.dropna()
-        if len(deltas) > 2:
-            without = {seed: t_test(deltas.drop(seed, errors="ignore")) for seed in values.index}
-            rows.append(_moved(row, len(deltas), deltas.mean(), without))
+        deltas = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
+        if deltas.count() > 2:
+            without = {seed: t_test(deltas.drop(seed).dropna()) for seed in deltas.index}
+            rows.append(_moved(row, deltas.dropna(), without))
             p.append({seed: test.t_p for seed, test in without.items()})
-    by_seed = pd.DataFrame(p)  # a column per seed that is left out
+    without_seed = pd.DataFrame(p)
     if rows and "family" in contrasts and contrasts["family"].all():
-        by_seed = by_seed.apply(holm)
-    return pd.DataFrame(rows).assign(largest_p=by_seed.max(axis=1).to_numpy())
+        without_seed = without_seed.apply(holm)
+    return pd.DataFrame(rows).assign(largest_p=without_seed.max(axis=1).to_numpy())
 
 
-def _moved(contrast: Any, n: int, mean: float, without: dict[Any, TTest]) -> dict[str, Any]:
+def _moved(contrast: Any, deltas: pd.Series, without: dict[Any, TTest]) -> dict[str, Any]:
     """Say how far the mean of a contrast moves with a part left out, and whether past zero."""
-    means = [test.mean_delta for test in without.values()]
-    row = {key: contrast[key] for key in ("arm", "baseline", "measure")} | {"n": n}
-    row |= {"mean_delta": mean, "lowest": min(means), "highest": max(means)}
+    mean, means = deltas.mean(), [test.mean_delta for test in without.values()]
+    row = {key: contrast[key] for key in ("arm", "baseline", "measure")}
+    row |= {"n": len(deltas), "mean_delta": mean, "lowest": min(means), "highest": max(means)}
     return row | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
 
 
@@ -94,12 +87,11 @@ def leave_one_task_out(
         deltas = deltas.dropna(how="all").dropna(axis=1)
         if deltas.size and deltas.shape[1] > 1:
             without = {t: t_test(deltas.drop(columns=t).mean(axis=1), alpha) for t in deltas}
-            mean = float(deltas.mean(axis=1).mean())
-            task = max(without, key=lambda t: abs(without[t].mean_delta - mean))
-            moved = _moved(row, len(deltas), mean, without)
-            left = without[task]._asdict()
-            moved |= {"tasks": deltas.shape[1], "task": task, "without": left["mean_delta"]}
-            rows.append(moved | {key: left[key] for key in ("t_low", "t_high", "t_p")})
+            moved = _moved(row, deltas.mean(axis=1), without)
+            task = max(without, key=lambda t: abs(without[t].mean_delta - moved["mean_delta"]))
+            left = without[task]
+            moved |= {"tasks": deltas.shape[1], "task": task, "without": left.mean_delta}
+            rows.append(moved | {"t_low": left.t_low, "t_high": left.t_high, "t_p": left.t_p})
     return pd.DataFrame(rows)
 
 

@@ -14,28 +14,15 @@ from numpy.random import Generator
 
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.plan import Hypothesis, Plan, arm_weights, arms_called
-from lib.stats.paired import (
-    Floats,
-    contrast_table,
-    holm,
-    paired_deltas,
-    sd_of,
-    sign_flip_test,
-    t_test,
-)
+from lib.stats import paired
+from lib.stats.paired import Floats, holm
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
-from lib.stats.runs import available_measures, by_seed, is_comparable, sides
+from lib.stats.runs import available_measures, is_comparable, planned_measures
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` that holds its p."""
 
 Row = dict[Any, Any]
-
-
-def planned_measures(plan: Plan) -> list[str]:
-    """Name the measures that a plan asks for."""
-    measures = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
-    return list(dict.fromkeys(measures))
 
 
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[str]]:
@@ -68,8 +55,8 @@ def planned_contrasts(
     `family_tests` names, has a row per test: a contrast may be in several families.
     """
     pairs, keys = planned_pairs(runs, plan), ["arm", "baseline", "measure"]
-    measures = available_measures([*planned_measures(plan), *measures_in("headline")], runs)
-    contrasts = contrast_table(runs, measures, rng, plan, pairs)
+    measures = available_measures([*planned_measures(runs, plan), *measures_in("headline")], runs)
+    contrasts = paired.contrast_table(runs, measures, rng, plan, pairs)
     tests = family_tests(contrasts, pairs, plan)
     if tests.empty:
         return contrasts.assign(family="", test="", p_holm=np.nan), tests
@@ -127,9 +114,9 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         if measure not in runs or not weights or not is_comparable(runs, measure, weights):
             continue
         arm, baseline = _named(h, weights)
-        complete = sides(by_seed(runs, measure), weights).dropna().to_numpy()
-        deltas = paired_deltas(complete[:, 0], complete[:, 1])
-        test, sd, exact = t_test(deltas, plan.alpha), sd_of(deltas), is_exact(h)
+        deltas = paired.weighed_deltas(runs, measure, weights)
+        test, sd = paired.t_test(deltas, plan.alpha), paired.sd_of(deltas)
+        exact = is_exact(h)
         tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
         p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *tests)
         row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
@@ -158,7 +145,7 @@ def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
 
     def side(sign: int) -> OneSided:
         def p(bound: float) -> float:
-            two_sided = sign_flip_test(deltas - bound, rng)[0]
+            two_sided = paired.sign_flip_test(deltas - bound, rng)[0]
             return two_sided / 2 if sign * (deltas - bound).sum() > 0 else 1 - two_sided / 2
 
         return p

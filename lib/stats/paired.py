@@ -9,7 +9,7 @@ Every function that draws takes a `numpy.random.Generator`; the same state gives
 and the order of the seeds never matters.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -21,13 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, POWER, Plan
-from lib.stats.power import minimum_detectable_effect
-from lib.stats.runs import (
-    budget_factors,
-    is_comparable,
-    own_baselines,
-    seed_differences,
-)
+from lib.stats.power import minimum_detectable_effect, t_sides
+from lib.stats.runs import budget_factors, is_comparable, own_baselines, seed_differences, sides
 
 RESAMPLES = 9_999
 
@@ -61,18 +56,19 @@ def contrast_table(
     pairs = [*own_baselines(runs).items()] if pairs is None else [*pairs]
     alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
     margins = plan.smallest_effect_of_interest if plan else {}
-    rows, one_of_each = [], runs.drop_duplicates("arm")
+    rows = []
     for measure, (arm, baseline) in product(measures, pairs):
         if not is_comparable(runs, measure, (arm, baseline)):
             continue
-        of = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
-        values, margin = (of.loc[baseline], of.loc[arm]), margins.get(measure)
-        contrast = paired_contrast(*values, rng, alpha=alpha, power=power, margin=margin)
+        weights = {arm: 1.0, baseline: -1.0}
+        of, margin = sides(runs, measure, weights), margins.get(measure)
+        contrast = paired_contrast(
+            of["baseline"], of["arm"], rng, alpha=alpha, power=power, margin=margin
+        )
         if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
             contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
-        key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
-        key["budget"] = ", ".join(budget_factors(one_of_each, {arm: 1, baseline: -1}))
-        rows.append(key | contrast)
+        key = {"arm": arm, "baseline": baseline, "measure": measure}
+        rows.append(key | {"budget": budget_factors(runs, weights)} | contrast)
     columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)
 
@@ -92,7 +88,7 @@ def paired_contrast(
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
     `d_z` is the mean over the standard deviation of the deltas (Lakens 2013). `margin` is the
-    largest difference that does not matter; without it tost_p is NaN.
+    largest difference that does not matter, of which `tost_p` is: NaN without it.
 
     Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
     When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
@@ -105,6 +101,8 @@ def paired_contrast(
     n, sd, test = len(deltas), sd_of(deltas), t_test(deltas, alpha)
     low, high, bootstrap_p = bootstrap(deltas, rng, alpha)
     flip_p, smallest_p = sign_flip_test(deltas, rng)
+    above, below = t_sides(test.mean_delta, sd, n)  # two one-sided tests (Schuirmann 1987)
+    tost_p = np.nan if margin is None else float(np.maximum(above(-margin), below(margin)))
     return {
         "n_dropped": len(completed) - n,
         "mean_baseline": _mean(before),
@@ -119,9 +117,16 @@ def paired_contrast(
         "sign_flip_p": flip_p,
         "sign_flip_smallest_p": smallest_p,
         "d_z": test.mean_delta / sd if sd > 0 else np.nan,
-        "tost_p": np.nan if margin is None else tost(deltas, margin),
+        "tost_p": tost_p,
         "minimum_detectable_effect": minimum_detectable_effect(sd, n, alpha, power),
     }
+
+
+def weighed_deltas(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> Floats:
+    """Return the `paired_deltas` of the two sides that weights make of arms, of those seeds that
+    completed in all of them."""
+    complete = sides(runs, measure, weights).dropna()
+    return paired_deltas(complete["baseline"].to_numpy(), complete["arm"].to_numpy())
 
 
 def paired_deltas(before: Floats, after: Floats) -> Floats:
@@ -214,17 +219,6 @@ def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
     exact = 2 ** len(deltas) <= RESAMPLES
     smallest = 2 / 2 ** np.count_nonzero(deltas) if exact else 2 / (1 + RESAMPLES)
     return float(test.pvalue), float(smallest)
-
-
-def tost(deltas: Floats, margin: float) -> float:
-    """Return the p of equivalence: the larger of two one-sided t tests, mean > -margin and mean <
-    margin (Schuirmann 1987), deltas (n,). p ≤ alpha: the arms differ by less than the margin. NaN
-    when n < 2 or all deltas are equal."""
-    if not sd_of(deltas) > 0:
-        return np.nan
-    above = scipy.stats.ttest_1samp(deltas, -margin, alternative="greater").pvalue
-    below = scipy.stats.ttest_1samp(deltas, margin, alternative="less").pvalue
-    return float(max(above, below))
 
 
 def holm(p: ArrayLike) -> Floats:

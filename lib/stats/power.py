@@ -9,7 +9,7 @@ that the answer agrees with the interval beside it; equivalence by two one-sided
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count, product
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ import scipy  # which loads its parts where they are used: a second, which few c
 from numpy.typing import ArrayLike
 
 from lib.config.metrics import JUDGED
-from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arm_weights, arms_called
-from lib.stats.runs import by_seed, own_baselines, sides
+from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arm_weights
+from lib.stats.runs import own_baselines, seed_differences, sides
 
 MAX_SEEDS = 1024
 """Beyond which no number of seeds is sought."""
@@ -149,27 +149,22 @@ def expected_power(
 
 def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     """Take the sd of the differences that each hypothesis is about from the runs of another study,
-    a pilot or a tuning study: of the same two arms or variants, else of every arm and its baseline;
-    of several the largest; of an effect of levels, that of the same levels, where it has them. A
-    measure that shows none is missing."""
-    variants, settings, cells = (
-        dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "setting", "cell")
-    )
+    a pilot or a tuning study: of the same arms, variants or levels, where it has them, else the
+    largest of every arm and its baseline. A measure that shows none is missing."""
+    variants, cells = (dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "cell"))
     spreads = {}
-    for name, (h, *pair, measure) in plan.bound.items():
+    for name, (h, *_, measure) in plan.bound.items():
         if measure not in runs:
             continue
-        same_arms = [
-            (arm, other)
-            for arm, other in product(*(arms_called(of, variants) for of in pair))
-            if settings[arm] == settings[other]
-        ]
-        others = [{a: 1.0, b: -1.0} for a, b in same_arms or own_baselines(runs).items()]
-        weights = arm_weights(h.pairs, variants, cells)
-        found = [sides(by_seed(runs, measure), w) for w in ([weights] if weights else others)]
-        sds = [sd for side in found if (sd := (side["arm"] - side["baseline"]).std()) > 0]
-        if sds:
-            spreads[name] = max(sds) * (1 if weights else independent(h, {}))
+        if weights := arm_weights(h.pairs, variants, cells):
+            both = sides(runs, measure, weights)
+            sd = (both["arm"] - both["baseline"]).std()
+        else:
+            pairs = own_baselines(runs).items()
+            sds = [seed_differences(runs, measure, *pair).std() for pair in pairs]
+            sd = pd.Series(sds).max() * independent(h, {})
+        if sd > 0:
+            spreads[name] = sd
     return spreads
 
 

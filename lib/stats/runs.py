@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -55,19 +54,18 @@ def collect(study: Study) -> list[RunResult]:
 
 _LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier", "embedding_reinjected")
 _OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
-_TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
 _BATCH = ("training.batch_size", "model.block_size")
+_TOKENS = ("training.iterations", *_BATCH)
 _VOCABULARY = ("corpus.source", "corpus.tokenizer")
 _CORPUS = (*_VOCABULARY, "corpus.fraction")
 BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
 """Parameters that decide how much of what an arm is trained on, and how precisely."""
 
 
-def check(study: Study, results: Iterable[RunResult]) -> None:
+def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
     and corpus hash; paired by seed, and there rounded alike; and wherever the parameters ask for
     the same budget, the same tokens, steps and batches."""
-    runs = list(results)
     for run in runs:
         _require_own_parameters(study, run)
     completed = [run for run in runs if run.status == "completed"]
@@ -173,18 +171,22 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     return dict(arms.itertuples(index=False))
 
 
-def by_seed(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Lay out a measure by seed (rows) and arm (columns); NaN where a run has none."""
-    return runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+def sides(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> pd.DataFrame:
+    """Return both sides of a difference in a measure, by seed: what its arms of negative weight sum
+    to (`baseline`), and those of positive (`arm`); NaN where a run has none."""
+    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+    weighed = pd.Series(weights)
+    parts = {"baseline": -weighed[weighed < 0], "arm": weighed[weighed > 0]}
+    return pd.DataFrame({side: values[list(of.index)] @ of for side, of in parts.items()})
 
 
 def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
     """Return arm - baseline in a measure, by seed; NaN where either run has none."""
-    values = by_seed(runs, measure)
-    return values[arm] - values[baseline]
+    both = sides(runs, measure, {arm: 1.0, baseline: -1.0})
+    return both["arm"] - both["baseline"]
 
 
-def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> list[str]:
+def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
     """Name the factors that give the two sides of a difference (see `sides`) different budgets,
     from the tidy table. Without one, `check` has made sure that their budgets are equal."""
     of = runs.drop_duplicates("arm").set_index("arm").loc[list(weights)]
@@ -194,7 +196,7 @@ def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> list[str
         return bool((pd.Series(weights).groupby(values).sum().abs() > 1e-9).any())
 
     names = BUDGET if differs(tokens) else [name for name in BUDGET if name not in _TOKENS]
-    return [name for name in names if name in of and differs(of[name])]
+    return ", ".join(name for name in names if name in of and differs(of[name]))
 
 
 def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
@@ -213,20 +215,18 @@ def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
     return available_measures(MAIN if per_token else ["bits_per_character"], runs)
 
 
-def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
-    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
-    there are none."""
-    factors = [name for name in list(study.factors)[1:] if name != factor]
-    names = {arm.id: arm_id({name: arm.levels[name] for name in factors}) for arm in study.arms()}
-    return runs["arm"].map(names) if factors else pd.Series("", runs.index)
+def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
+    """Name what a plan asks for; without one, what is shown first."""
+    tested = [*plan.secondary, *(of[-1] for of in plan.bound.values())] if plan else []
+    return available_measures([*main_measures(runs, plan), *tested], runs)
 
 
-def sides(values: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
-    """Return both sides of a difference by seed, from what `by_seed` lays out: what its arms of
-    negative weight sum to (`baseline`), and those of positive (`arm`); NaN where a run lacks."""
-    weighed = pd.Series(weights)
-    parts = {"baseline": -weighed[weighed < 0], "arm": weighed[weighed > 0]}
-    return pd.DataFrame({side: values[list(of.index)] @ of for side, of in parts.items()})
+def other_settings(study: Study, factor: str) -> dict[str, str]:
+    """Name for each arm the levels of all factors but the compared one and `factor`; "" when there
+    are none."""
+    others = [name for name in list(study.factors)[1:] if name != factor]
+    levels = {arm.id: {name: arm.levels[name] for name in others} for arm in study.arms()}
+    return {arm: arm_id(of) if of else "" for arm, of in levels.items()}
 
 
 def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
@@ -250,13 +250,12 @@ def read_parquet(
     """Join one of the raw files (see `lib.results`) of all runs, with arm, variant, setting and
     seed; empty where no run has answers to stock tasks. The folder of an arm and seed is that in
     `runs/`, unless said otherwise."""
-    folder_of = folder_of or partial(run_folder, study.name)
-    return _joined(
-        (arm.id, seed, arm.variant, arm.setting, read_raw_file(folder, name))
-        for arm, seed in product(study.arms(), study.seeds)
-        if name in RAW or raw_file(folder_of(arm.id, seed), name).is_file()
-        for folder in [folder_of(arm.id, seed)]
-    )
+    parts = []
+    for arm, seed in product(study.arms(), study.seeds):
+        folder = folder_of(arm.id, seed) if folder_of else run_folder(study.name, arm.id, seed)
+        if name in RAW or raw_file(folder, name).is_file():
+            parts.append((arm.id, seed, arm.variant, arm.setting, read_raw_file(folder, name)))
+    return _joined(parts)
 
 
 def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.DataFrame:
@@ -284,28 +283,18 @@ def melt_columns(
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
     """Return a whole study as plain values: parameters, every run, and of the completed runs of
     each arm the number, mean and sd (n - 1) of every measure."""
-    runs = [result.model_dump(mode="json") for result in results]
+    summary = {}
+    for arm in study.arms():
+        runs = [run for run in results if run.arm == arm.id and run.status == "completed"]
+        values = pd.DataFrame(run.measures | run.throughput for run in runs)
+        values = values.reindex(columns=[*MEASURES, *study.stock_measures]).astype(float)
+        summary[arm.id] = {
+            name: {"n": int(of.count()), "mean": of.mean(), "sd": of.std()}
+            for name, of in values.items()
+        }
     return {
         "study": study.model_dump(),
         "study_hash": study.hash,
-        "runs": runs,
-        "summary": summarise(runs, [*MEASURES, *study.stock_measures]),
-    }
-
-
-def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
-    """Return number, mean and sd (n - 1) per arm and measure over completed runs, from runs as
-    JSON."""
-    values = pd.DataFrame(
-        run["measures"] | run["throughput"] if run["status"] == "completed" else {} for run in runs
-    )
-    values = values.reindex(columns=measures).astype(float)
-    by_arm = values.groupby([run["arm"] for run in runs], sort=False)
-    table = pd.concat({"n": by_arm.count(), "mean": by_arm.mean(), "sd": by_arm.std()}, axis=1)
-    return {
-        str(arm): {
-            measure: {name: nan_to_none(row[name, measure]) for name in ("n", "mean", "sd")}
-            for measure in measures
-        }
-        for arm, row in zip(table.index, table.to_dict("records"), strict=True)
+        "runs": [run.model_dump(mode="json") for run in results],
+        "summary": nan_to_none(summary),
     }

@@ -13,13 +13,6 @@ from lib.config.plan import Instability, Noise, Plan
 from lib.results import largest_rise
 from lib.stats.paired import Floats
 
-MIN_DIFFERENCES = 10
-"""Differences from which noise is estimated."""
-PLATEAU_WINDOW = 5
-"""Steps over which a plateau's loss is averaged."""
-LAST = 10
-"""Steps at the end whose mean loss tells whether a run recovered, where a plan does not say."""
-
 
 def rule_of(plan: Plan | None) -> Instability:
     """Return the plan's definition; one by which no run is unstable without a plan, or where the
@@ -39,7 +32,7 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
     differences = np.diff(np.asarray(loss, dtype=float))
     n = min(window, len(differences))
-    if n < MIN_DIFFERENCES:
+    if n < 10:
         return np.full(len(differences) + 1, np.nan)
     windows = sliding_window_view(differences, n)
     spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
@@ -60,7 +53,7 @@ def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
 def plateau(loss: ArrayLike, below: float) -> int:
     """Count the steps until the mean of the last five training losses (steps,) is below `below`
     nats; all steps where it never is."""
-    means = pd.Series(np.asarray(loss, dtype=float)).rolling(PLATEAU_WINDOW).mean()
+    means = pd.Series(np.asarray(loss, dtype=float)).rolling(5).mean()
     steps_below = np.flatnonzero(means < below)
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
 
@@ -76,7 +69,7 @@ def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float
     values = np.asarray(loss, dtype=float)
     finite = values[np.isfinite(values)]
     transient = bool(transients(finite, rule).any())
-    above = bool(values[-(rule.last or LAST) :].mean() > entropy)
+    above = bool(values[-(rule.last or 10) :].mean() > entropy)
     return {
         "severity": largest_rise(finite),
         "plateau": plateau(values, rule.plateau.below),
@@ -156,31 +149,25 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     return pd.DataFrame(rows)
 
 
-EXPLODES = 10
-"""Times the median of those before it, from which on a gradient norm is warned of."""
-RECENT = 50
-"""Steps over which speed and that median are taken."""
-
-
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
     its loss or gradient is not finite, where its loss is further above its lowest so far than the
-    rule allows (12 times its noise, where no plan has a rule), and where its gradient norm is
-    `EXPLODES` times the usual."""
+    rule allows (12 times its noise, where no plan has a rule), and where its gradient norm is ten
+    times the median of the last 50."""
     rule = rule if rule.is_defined else Instability(noise=Noise())
     loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
     finite = np.isfinite(loss) & ~np.isinf(norm)
     above, of_batches = loss - loss.cummin(), loss[np.isfinite(loss)]
     risen = pd.Series(transients(of_batches, rule), of_batches.index)
     norms = norm[np.isfinite(norm)]
-    times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
+    times = (norms / norms.rolling(50).median().shift()).reindex(steps.index)
     rise = "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far"
     explosion = "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual"
     messages = {}
     for kind, where, text in (
         ("finite", ~finite, "its loss or gradient is not finite"),
         ("rise", finite & risen.reindex(steps.index, fill_value=False), rise),
-        ("norm", times > EXPLODES, explosion),
+        ("norm", times > 10, explosion),
     ):
         if where.any():
             first = steps.assign(above=above, times=times)[where].iloc[0]

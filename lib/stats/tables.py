@@ -80,20 +80,15 @@ def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFr
     comparison. NaN where either run diverged."""
     tables = []
     for name in available_measures([*first, *measures_in("comparison")], runs):
-        pairs = own_baselines(runs).items()
-        deltas = pd.DataFrame(
-            {
-                arm: seed_differences(runs, name, arm, baseline)
-                for arm, baseline in pairs
-                if is_comparable(runs, name, (arm, baseline))
-            }
-        ).T
-        if deltas.empty:
-            continue
-        deltas.columns = [f"seed {seed}" for seed in deltas.columns]
-        deltas = deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1))
-        deltas = deltas.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()
-        tables.append(readable(deltas, MEASURES[name].digits))
+        deltas = {}
+        for arm, baseline in own_baselines(runs).items():
+            if is_comparable(runs, name, (arm, baseline)):
+                deltas[arm] = seed_differences(runs, name, arm, baseline)
+        if deltas:
+            table = pd.DataFrame(deltas).T.add_prefix("seed ")
+            table = table.assign(mean=table.mean(axis=1), sd=table.std(axis=1))
+            table = table.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()
+            tables.append(readable(table, MEASURES[name].digits))
     return tables
 
 
@@ -101,18 +96,14 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     """Lay out all contrasts, or effects of factors (rows), in all measures (columns): difference
     and t interval; and which part of its budget differs where that is itself a factor. Empty for an
     empty table."""
-    if contrasts.empty:
-        return pd.DataFrame()
-    is_effect = "effect" in contrasts
-    names = contrasts["effect"] if is_effect else contrasts["arm"] + " - " + contrasts["baseline"]
-    budget = contrasts["budget"].map(lambda factors: factors and f" ({factors} differs)")
-    cells = contrasts.assign(
-        contrast=names + budget,
-        label=[MEASURES[name].label for name in contrasts["measure"]],
-        cell=[MEASURES[row["measure"]].estimate(row) for row in contrasts.to_dict("records")],
-    )
-    table = cells.pivot(index="contrast", columns="label", values="cell")
-    return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
+    cells: dict[str, dict[str, str]] = {}
+    for row in contrasts.to_dict("records"):
+        name = row["effect"] if "effect" in row else f"{row['arm']} - {row['baseline']}"
+        if row["budget"]:
+            name += f" ({row['budget']} differs)"
+        measure = MEASURES[row["measure"]]
+        cells.setdefault(measure.label, {})[name] = measure.estimate(row)
+    return pd.DataFrame(cells)
 
 
 def repetitions(file: Path) -> str:

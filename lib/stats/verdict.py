@@ -17,9 +17,9 @@ from lib.config.study import Study
 from lib.results import json_rows
 from lib.stats.decision import decide
 from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
-from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts, planned_measures
+from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts
 from lib.stats.paired import contrast_table
-from lib.stats.runs import available_measures, main_measures
+from lib.stats.runs import available_measures, main_measures, planned_measures
 from lib.stats.stability import judge_runs, stability_map, with_stability
 from lib.stats.tables import reference_table
 
@@ -91,8 +91,8 @@ def analyse(
     first = contrasts[contrasts["measure"].isin([*main_measures(runs, plan), *MAIN])]
     if plan and len(tests):
         first = tests[tests["family"] == next(iter(plan.families))]
-    measures = planned_measures(plan) if plan else main_measures(runs, plan)
-    measures = available_measures([*measures, *measures_in("headline")], runs)
+    measures = [*planned_measures(runs, plan), *measures_in("headline")]
+    measures = available_measures(measures, runs)
     beyond = {
         "references": reference_table(runs),
         "stability_map": shares,
