@@ -5,8 +5,8 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -251,32 +251,32 @@ def arm_weights(
     pair minus the second. Arms of a level are paired with those that are equal else, where all
     sides have them. Both mappings are by arm. Empty where no arms are meant, or a variant is
     several."""
-    fields = {level.partition("=")[0] for name in chain(*pairs) for level in name.split(",")}
-    found = [_pairs_called(one, other, fields, variants, levels) for one, other in pairs]
+    by_cell = {frozenset(cell.split(",")): arm for arm, cell in levels.items()}
+    found = [_pairs_called(*pair, variants, by_cell) for pair in pairs]
     shared = set.intersection(*map(set, found))
-    weights: dict[str, float] = {}
+    weights: dict[str, float] = defaultdict(float)
     for sign, of_setting in zip((1.0, -1.0), found, strict=False):
         for setting in shared:
-            for arm, side in zip(of_setting[setting], (sign, -sign), strict=True):
-                weights[arm] = weights.get(arm, 0.0) + side / len(shared)
+            arm, other = of_setting[setting]
+            weights[arm] += sign / len(shared)
+            weights[other] -= sign / len(shared)
     return {arm: weight for arm, weight in weights.items() if weight}
 
 
 def _pairs_called(
-    one: str, other: str, fields: set[str], variants: Mapping[str, str], levels: Mapping[str, str]
+    one: str, other: str, variants: Mapping[str, str], by_cell: Mapping[frozenset[str], str]
 ) -> dict[frozenset[str], tuple[str, str]]:
-    """Pair the arms that two names mean, by their levels of all fields but these."""
+    """Pair the arms that two names mean, by the levels that both have beside those named."""
     arms, others = (arms_called(name, variants) for name in (one, other))
     if len(arms) == len(others) == 1:
         return {frozenset(): (arms[0], others[0])}
-    found: tuple[dict[frozenset[str], str], ...] = {}, {}
-    for arm, cell in levels.items():
-        names = frozenset(cell.split(","))
-        rest = frozenset(name for name in names if name.partition("=")[0] not in fields)
-        for side, asked in zip(found, (one, other), strict=True):
-            if names >= {*asked.split(",")}:
-                side[rest] = arm
-    return {rest: (arm, found[1][rest]) for rest, arm in found[0].items() if rest in found[1]}
+    asked, instead = frozenset(one.split(",")), frozenset(other.split(","))
+    found = {}
+    for cell, arm in by_cell.items():
+        rest = cell - asked
+        if asked <= cell and rest | instead in by_cell:
+            found[rest] = (arm, by_cell[rest | instead])
+    return found
 
 
 def published_plans() -> dict[str, Any]:

@@ -9,29 +9,27 @@ a yes nor a no.
 """
 
 import json
-import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
 from lib.config.metrics import JUDGED, MAIN, MEASURES, PER_TOKEN
 from lib.config.plan import (
     Frozen,
-    Hypothesis,
-    Instability,
+    Noise,
     Plan,
+    Plateau,
     arm_weights,
-    arms_called,
     published_plans,
     read_plan,
 )
 from lib.config.schema import digest, vocabulary
-from lib.config.study import Arm, Study, effects_of, levels_of, load_study
+from lib.config.study import Study, effects_of, levels_of, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
 
 Run = dict[str, Any]
@@ -58,76 +56,44 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     of the analysis without a word."""
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
-    planned = planned or [study]
-    designs = [{arm.id: arm for arm in design.arms()} for design in planned]
-    by_arm = [
-        ({a.id: a.variant for a in of.values()}, levels_of({a.id: a.levels for a in of.values()}))
-        for of in designs
-    ]
-    variants = list(dict.fromkeys(chain(*(names.values() for names, _ in by_arm))))
-    levels = [name for _, cells in by_arm for cell in cells.values() for name in cell.split(",")]
-    arms = list(dict.fromkeys(chain(*designs, variants, filter(None, levels))))
-    measures = [*MEASURES, *chain(*(design.stock_measures for design in planned))]
+    designs = [{arm.id: arm for arm in design.arms()} for design in planned or [study]]
+    variants = list(dict.fromkeys(arm.variant for arms in designs for arm in arms.values()))
+    cells = [levels_of({arm.id: arm.levels for arm in arms.values()}) for arms in designs]
+    named = ",".join(chain(*designs, variants, *(of_arm.values() for of_arm in cells))).split(",")
+    measures = [*MEASURES, *chain(*(design.stock_measures for design in planned or [study]))]
     names: list[tuple[str, Iterable[str], Collection[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
         ("frozen", plan.frozen, plan.confirmatory),
         ("primary", plan.primary_measures, measures),
         ("secondary", plan.secondary, measures),
         ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
-        *(
-            (f"hypotheses.{n}.test", _single_names(h, arms), arms)
-            for n, (h, *_) in plan.bound.items()
-        ),
-        *((f"hypotheses.{n}.test", test[3:], measures) for n, test in plan.bound.items()),
-        *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.families.items()),
-        *((f"families.{n}.measures", f.measures, measures) for n, f in plan.families.items()),
     ]
+    for name, family in plan.families.items():
+        names.append((f"families.{name}", chain(*family.contrasts), variants))
+        names.append((f"families.{name}.measures", family.measures, measures))
+    for name, (h, *_, measure) in plan.bound.items():
+        field, asked = f"hypotheses.{name}.test", ",".join(chain(*h.pairs)).split(",")
+        names.append((field, asked, dict.fromkeys(named)))
+        names.append((field, [measure], measures))
+        for arms, of_arm in zip(designs, cells, strict=True):
+            weights = arm_weights(h.pairs, {arm.id: arm.variant for arm in arms.values()}, of_arm)
+            if not weights and {*asked} <= {*named}:
+                some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
+                pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"
+                yield f"{field}: {pair}; write two of {some}, or levels with their fields"
+            texts = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
+            if measure in PER_TOKEN and len(texts) > 1:
+                remedy = "write bits_per_character, which all share"
+                yield f"{field}: {measure} is per token, and the arms' tokens differ; {remedy}"
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
         yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
-    for name, (h, *_, measure) in plan.bound.items():
-        for design, (of_variant, cells) in zip(designs, by_arm, strict=True):
-            yield from (
-                f"hypotheses.{name}.test: {fault}"
-                for fault in _unpaired(h, measure, design, of_variant, cells)
-            )
-    needed = [m for h, *_, m in plan.bound.values() if h.direction and m not in JUDGED]
-    needed += chain(*(f.measures for f in plan.families.values() if f.test == "equivalence"))
-    for measure in dict.fromkeys(needed):
-        if measure not in plan.smallest_effect_of_interest:
-            missing = f"has none of {measure}; write the smallest difference that matters"
-            yield f"smallest_effect_of_interest: {missing}"
-
-
-def _single_names(h: Hypothesis, known: Collection[str]) -> Iterator[str]:
-    """Give the names in a test: arms, variants, or each of several levels."""
-    for name in chain(*h.pairs):
-        yield from [name] if name in known else name.split(",")
-
-
-def _unpaired(
-    h: Hypothesis,
-    measure: str,
-    arms: Mapping[str, Arm],
-    variants: Mapping[str, str],
-    levels: Mapping[str, str],
-) -> Iterator[str]:
-    """Say why a test can be made of none of a study's arms, or not in its measure."""
-    weights = arm_weights(h.pairs, variants, levels)
-    for name in chain(*h.pairs):
-        if not weights and len(matches := arms_called(name, variants)) > 1:
-            several = f"{', '.join(matches)}, or a level with its field"
-            yield f"'{name}' is {len(matches)} arms; write one of {several}"
-            return
-    if not weights:
-        yield f"{' and '.join(h.pairs[0])} name no two arms that are equal else; name others"
-    if (
-        measure in PER_TOKEN
-        and len({vocabulary(dict(arms[arm].config.corpus)) for arm in weights}) > 1
-    ):
-        remedy = "write bits_per_character, which all share"
-        yield f"{measure} is per token, and the arms' tokens differ; {remedy}"
+    needed = {m for h, *_, m in plan.bound.values() if h.direction and m not in JUDGED}
+    needed.update(*(f.measures for f in plan.families.values() if f.test == "equivalence"))
+    for measure in sorted(needed - plan.smallest_effect_of_interest.keys()):
+        missing = f"has none of {measure}; write the smallest difference that matters"
+        yield f"smallest_effect_of_interest: {missing}"
 
 
 def begin_plan(file: str, name: str | None) -> None:
@@ -149,29 +115,23 @@ def _template(study: Study, file: str) -> str:
     """Write a plan with the arms and measures of a study, in which every factor has an effect and
     every pair of factors an interaction, or each arm differs from its baseline. Blank is what only
     its user knows."""
-    measures = [name for name, measure in MEASURES.items() if measure.better]
-    measure = main_measure(study)
-    hypotheses = "\n".join(
-        f"  {json.dumps(name, ensure_ascii=False)}:\n    says:\n"
-        + "".join(f"    {field}: {json.dumps(value)}\n" for field, value in test.items())
-        + "    direction: differs"
-        for name, test in proposed_tests(study, measure).items()
-    )
-    usual = Instability.model_validate({"noise": {}})
-    return (
-        (TEMPLATES / "plan.yaml")
-        .read_text("utf-8")
-        .format(
-            study=study.name,
-            file=file,
-            measure=measure,
-            hypotheses=hypotheses,
-            arms=_wrapped("; ".join(arm.id for arm in study.arms())),
-            measures=_wrapped(", ".join(measures + study.stock_measures)),
-            usual=Plan.model_construct(),
-            p=usual.plateau,
-            n=usual.noise,
-        )
+    measure, hypotheses = main_measure(study), list[str]()
+    for name, asked in proposed_tests(study, measure).items():
+        hypotheses += [f"  {json.dumps(name, ensure_ascii=False)}:", "    says:"]
+        hypotheses += [f"    {field}: {json.dumps(value)}" for field, value in asked.items()]
+        hypotheses.append("    direction: differs")
+    measures = [name for name, of in MEASURES.items() if of.better] + study.stock_measures
+    template = (TEMPLATES / "plan.yaml").read_text("utf-8")
+    return template.format(
+        study=study.name,
+        file=file,
+        measure=measure,
+        hypotheses="\n".join(hypotheses),
+        arms=_wrapped("; ".join(arm.id for arm in study.arms())),
+        measures=_wrapped(", ".join(measures)),
+        usual=Plan.model_construct(),
+        p=Plateau(),
+        n=Noise(),
     )
 
 
@@ -222,8 +182,8 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     for study in studies:
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
         faults += [f"plans/{file}: {fault}" for fault in check_plan(plan, study)]
-        traces = [*RUNS.glob(f"{study.name}/*/seed-*/*.json")]
-        if traces or any(PAPERS.glob(f"*/results/{study.name}.json")):
+        traces = RUNS.glob(f"{study.name}/*/seed-*/*.json")
+        if any(chain(traces, PAPERS.glob(f"*/results/{study.name}.json"))):
             faults.append(f"{study.name} has run: write a new plan, and a study that names it")
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
@@ -242,8 +202,8 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
         lines.append(f"  {study.name}:")
         # A field a line; what JSON writes is YAML, too.
         lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.model_dump().items()]
-    before = re.split(r"^frozen:", path.read_text("utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
-    write_text(path, before.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n")
+    before = f"\n{path.read_text('utf-8')}".partition("\nfrozen:")[0]
+    write_text(path, "\n".join([before.strip("\n"), "", *lines, ""]))
     return read_plan(file)
 
 
@@ -271,10 +231,11 @@ class ClaimStatus:
     study: str
     plan: str | None
     """Hash of the plan; None when the study names none."""
-    name: Literal["CONFIRMATORY", "EXPLORATORY", "UNVERIFIED"]
-    """UNVERIFIED: all is as the plan says, and git cannot tell whether the plan came first."""
+    name: str
+    """CONFIRMATORY, EXPLORATORY, or UNVERIFIED: all is as the plan says, and git cannot tell if the
+    plan came first."""
     reasons: list[str]
-    """Why the study is not confirmatory."""
+    """Why the study is not confirmatory, or not known to be."""
 
     def __str__(self) -> str:
         plan = f" under plan {self.plan}" if self.plan else ""
@@ -287,28 +248,26 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
     the seeds drawn, whose plan git shows to have been committed before every run.
     """
+    unknown: list[str] = []
     if plan is None:
-        return ClaimStatus(study.name, None, "EXPLORATORY", ["it names no plan"])
-    frozen = plan.frozen.get(study.name)
-    if study.name not in plan.confirmatory:
+        reasons = ["it names no plan"]
+    elif study.name not in plan.confirmatory:
         reasons = ["the plan does not name it as confirmatory"]
-    elif frozen is None:
+    elif study.name not in plan.frozen:
         reasons = ["the plan was not frozen for it, so fixes no parameters, data or seeds"]
     else:
-        drawn = study.seeds == plan.draw(study.name, frozen.seeds)
-        reasons = [] if drawn else ["its seeds are not those drawn from the plan"]
-        reasons += dict.fromkeys(_departures(study, frozen, runs))
         commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
-        later, unknown = _precedes(study.plan or "", dict.fromkeys(commits))
-        reasons += later
-        if not reasons and unknown:
-            return ClaimStatus(study.name, plan.hash, "UNVERIFIED", unknown)
-    name: Literal["EXPLORATORY", "CONFIRMATORY"] = "EXPLORATORY" if reasons else "CONFIRMATORY"
-    return ClaimStatus(study.name, plan.hash, name, reasons)
+        later, unknown = _precedes(str(study.plan), dict.fromkeys(commits))
+        reasons = [*dict.fromkeys(_departures(study, plan, runs)), *later]
+    name = "EXPLORATORY" if reasons else "UNVERIFIED" if unknown else "CONFIRMATORY"
+    return ClaimStatus(study.name, plan and plan.hash, name, reasons or unknown)
 
 
-def _departures(study: Study, frozen: Frozen, runs: Collection[Run]) -> Iterator[str]:
+def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str]:
     """Name what was not made as the plan froze it."""
+    frozen = plan.frozen[study.name]
+    if study.seeds != plan.draw(study.name, frozen.seeds):
+        yield "its seeds are not those drawn from the plan"
     if parameters_digest(study) != frozen.parameters:
         yield "its parameters are not those that the plan froze"
     for run in runs:
