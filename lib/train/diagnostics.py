@@ -53,8 +53,7 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
         hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
     targets = windows[:, 1:].flatten()
     loss, largest, spread = torch.zeros(3, dtype=torch.float64, device=windows.device)
-    for logits in model.logits_in_parts(hidden):  # (n, V)
-        target, targets = targets[: len(logits)], targets[len(logits) :]
+    for logits, target in model.logits_in_parts(hidden, targets):
         share = len(logits) / len(hidden)
         loss += share * F.cross_entropy(logits, target).double()
         largest += share * logits.amax(dim=-1).mean().double()

@@ -162,9 +162,10 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     start, parts, norms, samples = 0, list[dict[str, Tensor]](), list[Tensor](), list[Tensor]()
     for x in inputs:  # (B, T)
         norms.append(model.transformer.embed(x).norm(dim=-1).flatten().double())
-        for logits in model.logits_in_parts(model.hidden(x).flatten(0, 1)):  # (n, V)
+        hidden = model.hidden(x).flatten(0, 1)
+        targets = ids[start + 1 : start + 1 + len(hidden)]
+        for logits, target in model.logits_in_parts(hidden, targets):
             end = start + len(logits)
-            target = ids[start + 1 : end + 1]
             in_part = sampled[(sampled >= start) & (sampled < end)] - start
             samples.append(logits[in_part.to(device)])
             top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
@@ -203,17 +204,18 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: int = 5) -> float:
+def inference_throughput(model: GPT, ids: Tensor, batch_size: int) -> float:
     """Characters per second of forward passes over `batch_size` full windows; the median pass."""
-    windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)[:, :-1]
+    windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)
     windows = windows.to(model.transformer.wte.weight.device)
-    seconds = []
-    for _ in range(repetitions + 1):
+    targets, seconds = windows[:, 1:].flatten(), []
+    for _ in range(1 + 5):  # the first pass warms up
         start = time.perf_counter()
-        for logits in model.logits_in_parts(model.hidden(windows).flatten(0, 1)):
+        hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
+        for logits, _ in model.logits_in_parts(hidden, targets):
             logits[-1, -1].item()  # a number on the CPU ends the clock on every device
         seconds.append(time.perf_counter() - start)
-    return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
+    return len(targets) / float(np.median(seconds[1:]))
 
 
 def norm_by_token_class(

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby, product, takewhile
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 from unittest.mock import patch
 
 import datasets
@@ -70,7 +70,7 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
     if common:
         model.hidden(torch.tensor([common], device=device), shared)
     for batch in (contexts[k : k + batch_size] for k in range(0, len(contexts), batch_size)):
-        cache, end = shared.copy(), len(batch[0]) - 1  # as far as all of them are read together
+        cache, end = KVCache(shared), len(batch[0]) - 1  # as far as all of them are read together
         rows = [row for row, context in enumerate(batch) for _ in by_context[context]]
         if end > len(common):
             model.hidden(torch.tensor([c[len(common) : end] for c in batch], device=device), cache)
@@ -86,8 +86,7 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         ]
         targets = torch.tensor([target for _, choice in asked for target in choice], device=device)
         log, greedy = [], []
-        for logits in model.logits_in_parts(torch.cat(predicting)):  # (n, V)
-            target, targets = targets[: len(logits)], targets[len(logits) :]
+        for logits, target in model.logits_in_parts(torch.cat(predicting), targets):
             log.append(-F.cross_entropy(logits, target, reduction="none"))
             greedy.append(logits.argmax(dim=-1) == target)
         of_pairs = (torch.split(torch.cat(part).cpu(), lengths) for part in (log, greedy))
@@ -144,11 +143,7 @@ class CharacterLM(LM):  # type: ignore[misc]
         before = self.corpus.encode(context) if context else self.corpus.beginning
         return before.tolist(), self.corpus.encode(choice).tolist()
 
-    def loglikelihood_rolling(self, requests: list[Instance]) -> Never:
-        raise NotImplementedError("see OUTPUT_TYPES")
-
-    def generate_until(self, requests: list[Instance]) -> Never:
-        raise NotImplementedError("see OUTPUT_TYPES")
+    loglikelihood_rolling = generate_until = None  # see OUTPUT_TYPES
 
 
 class TokenLM(CharacterLM):
@@ -201,20 +196,20 @@ def evaluate_suite(
     """
     suite = read_json(folder / INDEX)
     adapter = CharacterLM(model, corpus, batch_size)
-    described = {task["task"]: task for task in suite["tasks"]}
+    chances = {task["task"]: task["chance"] for task in suite["tasks"]}
     groups = [group for group, members in suite["groups"].items() if members]
-    results: dict[str, Any] = {"samples": {}}
-    if groups:
-        # Task files name their data by relative paths, so that a suite can be moved.
-        with contextlib.chdir(folder), quiet():
-            tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
-            # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
-            # request cache stays off: it cannot tell models apart.
-            results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
+    if not groups:
+        return pd.DataFrame(), pd.DataFrame(), 0
+    # Task files name their data by relative paths, so that a suite can be moved.
+    with contextlib.chdir(folder), quiet():
+        tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
+        # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
+        # request cache stays off: it cannot tell models apart.
+        results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     rows, items = [], []
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
-        measures, chance = results["results"][name], described[task]["chance"]
+        measures, chance = results["results"][name], chances[task]
         accuracy = measures["acc,none"]
         rows.append(
             {
@@ -229,8 +224,7 @@ def evaluate_suite(
             }
         )
         items.append(_item_table(task, int(shots), samples))
-    answers = pd.concat(items, ignore_index=True) if items else pd.DataFrame()
-    return pd.DataFrame(rows), answers, len(adapter.overflows)
+    return pd.DataFrame(rows), pd.concat(items, ignore_index=True), len(adapter.overflows)
 
 
 def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:

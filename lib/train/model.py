@@ -82,37 +82,30 @@ def embedding_normalization(config: ModelConfig) -> nn.Module:
             return GradShrink()
 
 
-class KVCache:
-    """Keys and values of the characters read so far; every call of the model extends it.
+class KVCache(dict[nn.Module, Tensor]):
+    """Keys and values of the characters read so far, stacked by layer, (2, B, H, P, D); every call
+    of the model extends it, and a copy, `KVCache(cache)`, leaves it as it is.
 
     What was read of one text can be continued by a batch of texts.
     """
 
-    def __init__(self) -> None:
-        self._layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-
     @property
     def length(self) -> int:
-        return next((keys.shape[2] for keys, _ in self._layers.values()), 0)
-
-    def copy(self) -> "KVCache":
-        """Return a cache that can be continued without extending this one."""
-        result = KVCache()
-        result._layers = dict(self._layers)
-        return result
+        return next((past.shape[3] for past in self.values()), 0)
 
     def take(self, rows: list[int]) -> None:
         """Continue these texts of the batch, each as often as it is named."""
-        for layer, (keys, values) in self._layers.items():
-            self._layers[layer] = keys[rows], values[rows]
+        for layer, past in self.items():
+            self[layer] = past[:, rows]
 
-    def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a layer's keys and values (B, H, T, D); return all, (B, H, P + T, D)."""
-        if layer in self._layers:
-            past = [part.expand(len(keys), -1, -1, -1) for part in self._layers[layer]]
-            keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
-        self._layers[layer] = keys, values
-        return keys, values
+    def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> Tensor:
+        """Append a layer's keys and values (B, H, T, D); return all, (2, B, H, P + T, D)."""
+        new = torch.stack((keys, values))
+        if layer in self:
+            past = self[layer].expand(-1, len(keys), -1, -1, -1)
+            new = torch.cat((past, new), dim=3)
+        self[layer] = new
+        return new
 
 
 Rotation = tuple[Tensor, Tensor]
@@ -179,11 +172,6 @@ def pre_norm(config: ModelConfig) -> nn.Module:
     return nn.LayerNorm(config.n_embd, eps=1e-5 * grown, bias=config.bias)
 
 
-def dropout(config: ModelConfig) -> nn.Module:
-    """Return the layer that drops out features; without dropout it is no operation at all."""
-    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
-
-
 class Block(nn.Module):
     """Pre-LN: normalize, transform, add (Xiong et al. 2020, arXiv 2002.04745)."""
 
@@ -194,7 +182,7 @@ class Block(nn.Module):
         self.attn = CausalSelfAttention(config)
         self.ln_2 = pre_norm(config)
         self.mlp = MLP(config)
-        self.dropout = dropout(config)
+        self.dropout = nn.Dropout(config.dropout)
         if config.embedding_reinjected:
             self.resid_lambda = nn.Parameter(torch.empty(()))
             self.x0_lambda = nn.Parameter(torch.empty(()))
@@ -232,7 +220,7 @@ class Transformer(nn.Module):
         self.config = config
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = pre_norm(config)
-        self.dropout = dropout(config)
+        self.dropout = nn.Dropout(config.dropout)
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
         """Map character ids (B, T) at positions start, start + 1, … to the input of block 1
@@ -321,8 +309,7 @@ class GPT(nn.Module):
             cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
         mask = None  # attention is causal by itself, unless something was read before
         if start:
-            seen = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
-            mask = torch.zeros_like(seen, dtype=x.dtype).masked_fill(~seen, -math.inf)
+            mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
         x0 = x if config.embedding_reinjected else None
         for block in net.h:
             x = block(x, mask, cache, cos_sin, x0)
@@ -332,10 +319,9 @@ class GPT(nn.Module):
         """Keep only the inputs of blocks in the forward pass; the backward pass computes the rest
         again, with the same draws of dropout (Chen et al. 2016, arXiv 1604.06174)."""
         random = self.config.dropout > 0
+        settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": random}
         for block in self.transformer.h:
-            block.forward = partial(
-                checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random
-            )
+            block.forward = partial(checkpoint, block.forward, **settings)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
@@ -343,12 +329,12 @@ class GPT(nn.Module):
         logits, cap = F.linear(hidden, output.weight), self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def logits_in_parts(self, hidden: Tensor) -> Iterator[Tensor]:
-        """Yield the logits of rows (N, C) in fp32, as many rows at a time as `LOGITS_AT_ONCE`
-        allows: (n, V)."""
-        rows_at_once = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
-        for rows in torch.split(hidden, rows_at_once):
-            yield self.logits(rows).float()
+    def logits_in_parts(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the logits of rows (N, C) in fp32 and what follows them of targets (N,), as many
+        rows at a time as `LOGITS_AT_ONCE` allows: (n, V), (n,)."""
+        n = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
+        for rows, target in zip(hidden.split(n), targets.split(n), strict=True):  # type: ignore[no-untyped-call]
+            yield self.logits(rows).float(), target
 
     @torch.no_grad()
     def generate(
@@ -407,13 +393,13 @@ def optimizer_groups(
     are a group of their own, and so are the multiples."""
     ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
     ratios |= {name: ratio for name, (_, _, ratio) in REINJECTION.items()}
-    matrices: dict[str, Any] = {"params": [], "weight_decay": weight_decay, "ratio": 1.0}
-    rest: dict[str, Any] = {"params": [], "weight_decay": 0.0, "ratio": 1.0}
-    undecayed = {1.0: rest}
+    groups: dict[Any, list[nn.Parameter]] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
+        in_block = parameter.ndim == 2 and name.startswith("transformer.h.")
         ratio = math.prod(ratios.get(part, 1.0) for part in name.split("."))
-        group = undecayed.setdefault(ratio, rest | {"params": [], "ratio": ratio})
-        if parameter.ndim == 2 and name.startswith("transformer.h."):
-            group = matrices
-        group["params"].append(parameter)
-    return [group for group in (matrices, *undecayed.values()) if group["params"]]
+        groups.setdefault((in_block, ratio), []).append(parameter)
+    return [
+        {"params": members, "weight_decay": weight_decay if in_block else 0.0, "ratio": ratio}
+        for (in_block, ratio), members in groups.items()
+        if members
+    ]

@@ -11,10 +11,8 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -126,7 +124,11 @@ def train(
             machine.require_devices(run.machine)
             distributed.launch(config.model_copy(update={"machine": run.machine}), folder, report)
             run.load()
-        run.training_loop(report)
+        usual = signal.signal(signal.SIGINT, run.interrupt)
+        try:
+            run.training_loop(report)
+        finally:
+            signal.signal(signal.SIGINT, usual)
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
@@ -220,6 +222,7 @@ class Trainer:
         """Steps at which a run that was stopped was taken up again."""
         self.from_checkpoint = False
         """Whether training was complete before this execution."""
+        self.interrupted = False
         self.rows: list[Row] = []
         self.points: list[Row] = []
         self.stretches: list[dict[str, Any]] = []
@@ -267,37 +270,40 @@ class Trainer:
         """Train from where the run stands to its end, or to an interrupt."""
         if not self.points:
             self.evaluate()
-        with defer_interrupts(self.group is None) as interrupted:
-            while not self.finished:
-                self.training_step()
-                stop = interrupted.is_set()
-                evaluates = self.step % self.config.evaluation.interval == 0
-                saves = self.step % self.config.machine.checkpoint_interval == 0
-                looks = evaluates or saves or stop or len(self.unread) == READ_EVERY
-                if not (self.finished or looks):
-                    continue
-                rows, point = self.read_notes(), None  # which may find that it diverged
-                if self.finished or evaluates:
-                    point = self.evaluate()
-                if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
-                    self.diverged_at = self.step  # the last update, which no loss came after
-                if self.finished or stop or saves:
-                    self.save()
-                for row in rows:
-                    report(row, point if row is rows[-1] else None)
-                if stop:
-                    return
+        stop = False
+        while not (self.finished or stop):
+            self.training_step()
+            stop = self.interrupted
+            evaluates = self.step % self.config.evaluation.interval == 0
+            saves = self.step % self.config.machine.checkpoint_interval == 0
+            looks = evaluates or saves or stop or len(self.unread) == READ_EVERY
+            if not (self.finished or looks):
+                continue
+            rows, point = self.read_notes(), None  # which may find that it diverged
+            if self.finished or evaluates:
+                point = self.evaluate()
+            if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
+                self.diverged_at = self.step  # the last update, which no loss came after
+            if self.finished or saves or stop:
+                self.save()
+            for row in rows:
+                report(row, point if row is rows[-1] else None)
+
+    def interrupt(self, *_: object) -> None:
+        """Have training end with the step at hand; a second interrupt ends it at once."""
+        self.interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def training_step(self) -> None:
         """Make one update: set the rate, draw a batch, and have the device do the rest. Nothing
         here waits for the device, unless Muon does."""
         started, training, model = time.perf_counter(), self.config.training, self.config.model
         rate = learning_rate(training, self.step)
-        for group in (group for each in self.optimizers for group in each.param_groups):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate * group["ratio"])
-            else:
-                group["lr"] = rate * group["ratio"]
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                own = rate * group["ratio"]
+                on_device = isinstance(group["lr"], Tensor)
+                group["lr"] = group["lr"].fill_(own) if on_device else own
         x, y = self.next_batch()  # (b, T) each: the rows of this process
         if model.dropout:  # the same in every arm, and after a resumption
             purpose = f"dropout/{self.step}/{self.rank}"
@@ -416,12 +422,11 @@ class Trainer:
         self.points.append(point)
         return point
 
-    _PLAIN = (
+    KEPT = (
         *("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows"),
         *("rows", "points", "stretches"),
     )
     """What a checkpoint holds as it is."""
-    _STATEFUL = ("model", "scaler")
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
@@ -429,11 +434,10 @@ class Trainer:
             return
         self.peak_memory = max(self.peak_memory, machine.peak_memory(self.device))
         self.stretches[-1]["end"] = self.step
-        state = {name: getattr(self, name) for name in self._PLAIN}
-        state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
-        state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
-        for group in state["optimizers"][-1]["param_groups"]:  # AdamW's are the same on all devices
-            group |= {"lr": float(group["lr"]), "capturable": False}
+        state = {name: getattr(self, name) for name in self.KEPT}
+        state["model"] = self.model.state_dict()
+        state["scaler"] = self.scaler.state_dict()
+        state["optimizers"] = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
         state["batch_stream"] = self.batch_stream.get_state()
         state["provenance"] = self.provenance.model_dump(mode="json")
         checkpoint.save(self.checkpoints, state)
@@ -444,12 +448,12 @@ class Trainer:
             state = checkpoint.load(self.checkpoints)
         if state is not None:
             self.provenance = Provenance.model_validate(state["provenance"])
-            for name in self._PLAIN:
+            for name in self.KEPT:
                 setattr(self, name, state[name])
-            for name in self._STATEFUL:
-                getattr(self, name).load_state_dict(state[name])
+            self.model.load_state_dict(state["model"])
+            self.scaler.load_state_dict(state["scaler"])
             for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(kept)
+                optimizer.load_state_dict(optimizer.state_dict() | {"state": kept})
             self.overflows = self.overflows.to(self.device)
             self.batch_stream.set_state(state["batch_stream"])
         if self.device == "cuda":  # where the step, and a graph of it, read the rate
@@ -457,10 +461,10 @@ class Trainer:
                 group["lr"] = torch.zeros((), device=self.device)
         if not self.finished:
             self.resumed_at += [self.step] if self.step else []
-            here: dict[str, Any] = {"machine": machine.describe(self.machine).model_dump()}
-            here["packages"] = machine.package_versions()
+            facts = machine.describe(self.machine).model_dump()
+            here = {"machine": facts, "packages": machine.package_versions()}
             last = self.stretches[-1] if self.stretches else {}
-            if {name: last.get(name) for name in here} != here:
+            if last | here != last:
                 self.stretches.append({"start": self.step, "end": self.step, **here})
 
 
@@ -482,33 +486,13 @@ def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> 
     return _initial_weights(model, corpus.vocab_size, seed), hashes[steps]
 
 
-_drawn: dict[tuple[object, ...], tuple[torch.Generator, list[str]]] = {}
+_drawn: dict[Any, tuple[torch.Generator, list[str]]] = {}
 """Batches drawn so far, and the chained hash after each."""
 
 
 @lru_cache
 def _initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> str:
     return weights_digest(GPT(model, vocab_size, random_stream(seed, "weights")))
-
-
-@contextmanager
-def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
-    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
-    several processes none may stop alone, and only the main thread takes signals."""
-    interrupted, usual = threading.Event(), signal.getsignal(signal.SIGINT)
-
-    def note(*_: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, usual)
-
-    defers = alone and threading.current_thread() is threading.main_thread()
-    if defers:
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupted
-    finally:
-        if defers:
-            signal.signal(signal.SIGINT, usual)
 
 
 def main(folder: Path, config: RunConfig) -> None:
