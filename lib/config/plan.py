@@ -252,7 +252,7 @@ def arm_weights(
     sides have them. Both mappings are by arm. Empty where no arms are meant, or a variant is
     several."""
     by_cell = {frozenset(cell.split(",")): arm for arm, cell in levels.items()}
-    found = [_pairs_called(*pair, variants, by_cell) for pair in pairs]
+    found = [_pairs_called(one, other, variants, by_cell) for one, other in pairs]
     shared = set.intersection(*map(set, found))
     weights: dict[str, float] = defaultdict(float)
     for sign, of_setting in zip((1.0, -1.0), found, strict=False):

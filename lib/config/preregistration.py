@@ -260,7 +260,7 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
         later, unknown = _precedes(str(study.plan), dict.fromkeys(commits))
         reasons = [*dict.fromkeys(_departures(study, plan, runs)), *later]
     name = "EXPLORATORY" if reasons else "UNVERIFIED" if unknown else "CONFIRMATORY"
-    return ClaimStatus(study.name, plan and plan.hash, name, reasons or unknown)
+    return ClaimStatus(study.name, plan.hash if plan else None, name, reasons or unknown)
 
 
 def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str]:
