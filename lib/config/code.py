@@ -87,7 +87,7 @@ def require_allowed(include_path: str | None) -> None:
     whatever they name as `!function`, and their templates, run as Python."""
     if include_path is None:
         return
-    sys.pycache_prefix = __file__  # no folder, so that no .pyc is read, which may be of other code
+    sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
     wanted = tasks_hash(include_path)
     lists = filter(Path.is_file, corpus_places("allowed-tasks.txt"))
     allowed = " ".join(file.read_text("utf-8", "replace") for file in lists).split()

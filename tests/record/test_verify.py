@@ -224,7 +224,9 @@ def test_what_git_cannot_tell_is_one_line_and_no_fault(
     monkeypatch.setattr("lib.config.preregistration.is_checkout", lambda: False)
     assert verify(["modern", "modern-gpu", "trained"], begin_again) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "UNVERIFIED" in line)
-    said = "UNVERIFIED: whether plans came before runs (modern, trained); git tells nothing here: take"
+    said = (
+        "UNVERIFIED: whether plans came before runs (modern, trained); git tells nothing here: take"
+    )
     assert line.startswith(said)
 
 
