@@ -29,8 +29,6 @@ TRAIN_FILES = (
 """What decides weights, and the curve that is taken while they are trained."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """What else decides the numbers of given weights."""
-ALLOWED = "allowed-tasks.txt"
-"""In `data/`: the hashes of folders of task files that their user has allowed. Git ignores it."""
 _RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml", ":(glob)*.py")
 """What must be as committed for a run's commit to say what made it."""
 _UNSEEN = re.compile(r"(^|/)(\.|__pycache__)")
@@ -111,17 +109,18 @@ def tasks_hash(include_path: str | None) -> str | None:
 
 
 def require_allowed(include_path: str | None) -> None:
-    """Raise ConfigError for task files that their user has not allowed as they are: whatever they
-    name as `!function`, and their templates, run as Python."""
+    """Raise ConfigError for task files whose hash their user has not written to a list in `data/`:
+    whatever they name as `!function`, and their templates, run as Python."""
     if include_path is None:
         return
-    sys.pycache_prefix = os.devnull  # a .pyc beside them may be of another source
+    sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
     wanted = tasks_hash(include_path)
-    lists = [file.read_text("utf-8") for file in corpus_places(ALLOWED) if file.is_file()]
-    if wanted not in " ".join(lists).split():
+    lists = filter(Path.is_file, corpus_places("allowed-tasks.txt"))
+    allowed = " ".join(file.read_text("utf-8", "replace") for file in lists).split()
+    if wanted not in allowed:
         raise ConfigError(
             f"evaluation.include_path: task files may run Python, so read those in {include_path}; "
-            f"to allow them as they are, add a line to data/{ALLOWED}: {wanted}"
+            f"to allow them as they are, add a line to data/allowed-tasks.txt: {wanted}"
         )
 
 

@@ -135,7 +135,7 @@ class BytePairs:
         """Write several texts as ids, on all cores; CorpusError for a text that cannot be written,
         or, naming the first symbol, one that its ids do not give back."""
         if (longest := max(map(len, texts), default=0)) > MAX_LENGTH:
-            fault = f"{longest:,} characters stand between two spaces, or in one document"
+            fault = f"{longest:,} characters in a row without a space, or in one document"
             raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
         try:
             encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)

@@ -7,7 +7,6 @@ show and may fetch nothing. The page of a notebook is kept while that is the sam
 import html
 import sys
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -24,7 +23,7 @@ from nbconvert import HTMLExporter, TemplateExporter
 from nbconvert.filters import Highlight2HTML
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
-from lib.config.io import PAPER, RUNS, TEMPLATES, read_json, relative, write_text
+from lib.config.io import RUNS, TEMPLATES, read_json, relative, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.yaml import UserError
 from lib.figures.style import VARIANTS
@@ -38,10 +37,6 @@ CURVES = {"loss": "trace", "dev_loss": "curve", "grad_norm": "trace"}
 """What the page of curves shows, and the raw file that holds it."""
 FOCUS = {"tabindex": "0"}
 """Of what scrolls sideways: keys may scroll it."""
-
-
-class DamagedError(UserError):
-    """Studies that could not be shown, a line for each. All else was built."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +54,24 @@ class Shown:
     trouble: str = ""
 
 
-def damaged(name: str, error: Exception) -> Shown:
-    """Say in a line why a study cannot be shown."""
-    return Shown(name, trouble=" ".join(f"{type(error).__name__}: {error}".split())[:300])
-
-
 def read_study(name: str, paper: Path) -> Shown:
     """Read a study from its record, or from `runs/` where it has none."""
-    try:
-        record = Record(name, paper)
-        if record.exists:
-            folder, runs, verdict = record.folder, record.runs, record.verdict
-        else:
-            folder = RUNS / name
-            runs = [read_json(path) for path in sorted(folder.glob("*/seed-*/result.json"))]
-            runs.sort(key=lambda run: bool(run["arm"] != run["baseline"]))  # the baseline first
-            file = folder / "verdict.json"
-            verdict = read_json(file) if file.is_file() else {}
-        shared = sorted([*record.place.glob("*.ipynb"), *folder.glob("*.ipynb")])
-        notebooks = {
-            f"{name}/{path.parents[1].name}/{path.parent.name}.html": path
-            for path in sorted(folder.glob("*/seed-*/02_train.ipynb"))
-        }
-        pages = {f"{name}/{path.stem}.html": path for path in shared}
-        return Shown(name, folder, runs, verdict, pages, notebooks)
-    except Exception as error:  # a file can be broken in any way, and the other studies are fine
-        return damaged(name, error)
+    record = Record(name, paper)
+    if record.exists:
+        folder, runs, verdict = record.folder, record.runs, record.verdict
+    else:
+        folder = RUNS / name
+        runs = [read_json(path) for path in sorted(folder.glob("*/seed-*/result.json"))]
+        runs.sort(key=lambda run: bool(run["arm"] != run["baseline"]))  # the baseline first
+        file = folder / "verdict.json"
+        verdict = read_json(file) if file.is_file() else {}
+    shared = sorted([*record.place.glob("*.ipynb"), *folder.glob("*.ipynb")])
+    notebooks = {
+        f"{name}/{path.parents[1].name}/{path.parent.name}.html": path
+        for path in sorted(folder.glob("*/seed-*/02_train.ipynb"))
+    }
+    pages = {f"{name}/{path.stem}.html": path for path in shared}
+    return Shown(name, folder, runs, verdict, pages, notebooks)
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
@@ -128,17 +115,14 @@ def notebook_html(path: Path, with_code: bool = True) -> str:
         return f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
 
 
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined
-    )
-    environment.filters["address"] = quote
-    return environment
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined
+)
+_ENVIRONMENT.filters["address"] = quote
 
 
 def _write(site: Path, page: str, template: str, **content: Any) -> None:
-    text = _environment().get_template(template).render(content, root="../" * page.count("/"))
+    text = _ENVIRONMENT.get_template(template).render(content, root="../" * page.count("/"))
     write_text(site / page, text)
 
 
@@ -159,18 +143,20 @@ def write_notebook(site: Path, study: str, page: str, path: Path) -> bool:
     return True
 
 
-def write_study(site: Path, study: Shown) -> tuple[Shown, pd.DataFrame, list[str]]:
+def write_study(site: Path, paper: Path, name: str) -> tuple[Shown, pd.DataFrame, list[str]]:
     """Write the pages of a study; return it, its curves, and the pages that were written anew."""
     curves, rendered, outputs = pd.DataFrame(), [], ""
     try:
+        study = read_study(name, paper)
         curves = curve_table(study)
         for page, path in (study.shared | study.notebooks).items():
-            rendered += [page] if write_notebook(site, study.name, page, path) else []
+            rendered += [page] if write_notebook(site, name, page, path) else []
         for path in study.shared.values():
             outputs += "" if path.stem == "01_data" else notebook_html(path, with_code=False)
-    except Exception as error:
-        study = damaged(study.name, error)
-    _write(site, f"{study.name}/index.html", "study.html.j2", study=study, outputs=outputs)
+    except Exception as error:  # a file can be broken in any way, and the other studies are fine
+        study = Shown(name, trouble=" ".join(f"{type(error).__name__}: {error}".split())[:300])
+    _write(site, f"{name}/index.html", "study.html.j2", study=study, outputs=outputs)
+    print(f"{name}: {len(rendered)} pages", file=sys.stderr, flush=True)
     return study, curves, rendered
 
 
@@ -270,42 +256,29 @@ def table_html(studies: list[Shown]) -> str:
     return generate_init_offline_itables_html(options.dt_bundle) + table
 
 
-def _or_hint(make: Callable[[Any], str], data: Any) -> str:
-    """Make a part of a page by a library that is of an extra, or say that it is missing."""
-    try:
-        return make(data)
-    except ImportError as error:
-        missing = html.escape(str(error).strip().partition("\n")[0])
-        return f"<p>Not shown here: {missing}. <code>./run_all.sh setup</code> installs it.</p>"
+def build_site(paper: Path) -> list[str]:
+    """Bring the pages of a paper's studies up to date, in its `site/`; return which notebooks'
+    pages had to be rendered.
 
-
-def build_site(paper: Path | None = None) -> list[str]:
-    """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
-    `site/`; return which notebooks' pages had to be rendered.
-
-    Raises DamagedError, when all is built, for studies that cannot be shown; their pages say so.
+    Raises UserError, when all is built, with a line for each study that cannot be shown; its page
+    says so.
     """
-    paper = paper or PAPER
     site, pdf = paper / "site", (paper / "paper.pdf").is_file()
     begun = [path.name for path in RUNS.glob("[!._]*/") if paper_of(path.name) == paper]
     names = {*begun, *recorded_studies(paper)}
-    studies = [read_study(name, paper) for name in sorted(names)]
-    studies.sort(key=lambda study: study.verdict.get("standing") != "CONFIRMATORY")
     with ProcessPoolExecutor(PROCESSES) as pool:
-        written = []
-        for each in pool.map(partial(write_study, site), studies):
-            written.append(each)
-            print(f"{each[0].name}: {len(each[2])} pages", file=sys.stderr, flush=True)
+        written = list(pool.map(partial(write_study, site, paper), sorted(names)))
+    written.sort(key=lambda each: each[0].verdict.get("standing") != "CONFIRMATORY")
     studies = [study for study, _, _ in written]
     shared = {"paper": paper.name, "pdf": pdf, "studies": studies}
-    _write(site, "index.html", "index.html.j2", table=_or_hint(table_html, studies), **shared)
+    _write(site, "index.html", "index.html.j2", table=table_html(studies), **shared)
     table = pd.concat([curves for _, curves, _ in written])
-    chart = _or_hint(chart_html, table) if len(table) else "<p>No run has left a curve yet.</p>"
+    chart = chart_html(table) if len(table) else "<p>No run has left a curve yet.</p>"
     _write(site, "curves.html", "curves.html.j2", chart=chart)
     css = (PAGES / "site.css").read_text("utf-8")
     write_text(site / "site.css", css + HtmlFormatter().get_style_defs(".highlight"))
     if faults := [f"{study.name}: {study.trouble}" for study in studies if study.trouble]:
-        raise DamagedError("\nerror: ".join(faults))
+        raise UserError("\nerror: ".join(faults))
     return [page for _, _, pages in written for page in pages]
 
 

@@ -52,14 +52,14 @@ class Template:
     """What the texts in a paper's folder may quote."""
 
     def __init__(self, paper: Path) -> None:
+        self._paper = paper
         names = [path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.v*")]
         self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
         known: dict[str, Any] = {name.replace("-", "_"): of for name, of in self.studies.items()}
         known |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         known |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
-        known |= {"results": self.studies}
         known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
-        known |= {"one": one, "params": load_study}
+        known |= {"results": self.studies, "one": one, "params": load_study}
         self._environment = Environment(
             loader=FileSystemLoader(paper),
             undefined=_with_nearest_name(known),
@@ -76,9 +76,7 @@ class Template:
 
     def render(self, name: str) -> str:
         """Check the claims of a text and write its numbers. TextError names the line."""
-        loader = self._environment.loader
-        assert loader is not None
-        source = loader.get_source(self._environment, name)[0]
+        source = (self._paper / name).read_text("utf-8")
         for match in _HOLDS.finditer(source):
             line, sentence = source[: match.end()].count("\n"), source[match.end() :].split("\n")[0]
             for claim in match[1].split(";"):

@@ -7,7 +7,6 @@ beside it. An older record is one file, `record/<study>.zip`; of some, the noteb
 study lie in the folder of that name.
 """
 
-import atexit
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, cached_property
 from itertools import product
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,6 @@ class Record:
         lines = (self.folder / MANIFEST).read_text("utf-8").splitlines()
         return {name: hexdigest for hexdigest, _, name in (line.partition("  ") for line in lines)}
 
-    def notebook(self, name: str) -> Path:
-        """Return where a notebook of the whole study is kept."""
-        path = self.folder / f"{name}.ipynb"
-        return path if path.is_file() else self.place / path.name
-
     def run_notebook(self, run: Run) -> Path:
         """Return where the notebook of a run, told by arm and seed, is kept."""
         return self.folder / str(run["arm"]) / f"seed-{run['seed']}" / "02_train.ipynb"
@@ -145,9 +140,10 @@ class Record:
 
 @cache
 def _unpacked(file: Path, _: int) -> Path:
-    """Unpack an older record, as it was last written, for as long as this process lives."""
+    """Unpack an older record, as it was last written, for as long as this process lives, which may
+    be one of a pool: those know no `atexit`."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
     unpack(file, folder)
     if (inner := folder / "record.zip").is_file():  # a zip in a zip, compressed as a whole
         unpack(inner, folder)

@@ -57,9 +57,6 @@ def sweep(study: str, hours: float) -> int:
     # What a kernel sets for itself would have the sweep take its pipe for a terminal.
     of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
     environment = {name: os.environ[name] for name in os.environ.keys() - of_kernel}
-    wheels = sorted((kaggle_folder() or ROOT).glob("input/**/snakemake-*.whl"))
-    if wheels:  # attached, for a session without the internet
-        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels[0].parent)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -15,8 +15,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from lib.config.io import PAPERS
+from lib.config.yaml import UserError
 from lib.publish import site
-from lib.publish.site import DamagedError, build_site, notebook_html, read_study
+from lib.publish.site import build_site, notebook_html, read_study
 from lib.record.archive import RAW_ZIP, Record
 
 pytestmark = pytest.mark.slow
@@ -153,7 +154,7 @@ def test_a_damaged_study_says_so_and_the_others_are_shown(
     shutil.copytree(own / "record/example", own / "record/broken")
     (own / "record/broken" / RAW_ZIP).write_bytes(b"no zip")
     monkeypatch.setattr(site, "recorded_studies", lambda paper: ["broken", "example"])
-    with pytest.raises(DamagedError, match=r"^broken: .*zip"):
+    with pytest.raises(UserError, match=r"^broken: .*zip"):
         build_site(own)
     assert "cannot be shown" in (own / "site/broken/index.html").read_text("utf-8")
     assert "damaged" in (own / "site/index.html").read_text("utf-8")
