@@ -39,9 +39,7 @@ def output_root(root: Path = ROOT) -> Path:
     if os.environ.get(OUTPUT):
         return Path(os.environ[OUTPUT])
     kaggle = kaggle_folder(root)
-    if kaggle is not None and root.is_relative_to(kaggle / "input"):
-        return kaggle / "working"
-    return root
+    return kaggle / "working" if kaggle and root.is_relative_to(kaggle / "input") else root
 
 
 PARAMS = output_root() / "params"
@@ -103,16 +101,11 @@ def find(path: str) -> Path | None:
 
 def corpus_places(file_name: str) -> list[Path]:
     """List where a corpus file may lie, in search order; none of them need exist."""
-    candidates = [
-        ROOT / "data" / file_name,
-        output_root() / "data" / file_name,
-        output_root().parent / "shared" / "data" / file_name,
-        ROOT.parent / "shared" / "data" / file_name,  # outputs may go elsewhere
-    ]
-    kaggle = kaggle_folder()
-    if kaggle is not None:
-        candidates += sorted((kaggle / "input").glob(f"**/{file_name}"))
-    return candidates
+    tops = [ROOT, output_root(), output_root().parent / "shared", ROOT.parent / "shared"]
+    places = [top / "data" / file_name for top in tops]
+    if kaggle := kaggle_folder():
+        places += sorted((kaggle / "input").glob(f"**/{file_name}"))
+    return places
 
 
 def cores() -> int:

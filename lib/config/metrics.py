@@ -1,6 +1,6 @@
 """The registry of measures: how each is called, read and printed, and where it stands.
 
-Every list of measures is a query on it: `measures_in` by group, `ACCURACIES` by what they are.
+Every list of measures is a query on it: `measures_in` by group.
 Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
 `lib.config.schema.stock_measures`.
 To add a measure, add it here and return it from where its like are: what raw files
@@ -115,9 +115,6 @@ PER_TOKEN = frozenset(
 )
 """Measures of one prediction: they compare nothing between tokenizers, whose tokens hold different
 amounts of text."""
-
-ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
-"""Shares of right answers: what a plan's hypotheses, cost and margin of equivalence are about."""
 
 JUDGED = ("unstable", "harmful")
 """Yes (1) or no (0) of a run, by the plan's definition, so that a mean is a share of runs."""

@@ -294,13 +294,12 @@ def read_plan(file: str) -> Plan:
         hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
         remedy = f"begin it by ./run_all.sh freeze --new {path.stem} --study NAME, or name none"
         raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
-    content, published = read_yaml(path), published_plans().get(file)
+    content, published = read_yaml(path), published_plans().get(file, {})
+    content |= published.get("fields", {})
     try:
-        if published is None:
-            return Plan.model_validate(content)
-        plan = Plan.model_validate(content | published.get("fields", {}), extra="ignore")
+        plan = Plan.model_validate(content, extra="ignore" if published else "forbid")
     except ValidationError as error:
         faults = [f"plans/{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
         raise ConfigError("\nerror: ".join(faults)) from None
-    plan._hash = published["hash"]
+    plan._hash = published.get("hash", plan._hash)
     return plan

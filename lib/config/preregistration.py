@@ -119,7 +119,6 @@ def _template(study: Study, file: str) -> str:
     for name, asked in proposed_tests(study, measure).items():
         hypotheses += [f"  {json.dumps(name, ensure_ascii=False)}:", "    says:"]
         hypotheses += [f"    {field}: {json.dumps(value)}" for field, value in asked.items()]
-        hypotheses.append("    direction: differs")
     measures = [name for name, of in MEASURES.items() if of.better] + study.stock_measures
     template = (TEMPLATES / "plan.yaml").read_text("utf-8")
     return template.format(
@@ -146,23 +145,25 @@ def begun_plan(study: Study, measure: str | None) -> dict[str, Any]:
     """Return the content of a plan with the hypotheses that are proposed for a study."""
     blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
     tests = proposed_tests(study, measure or main_measure(study))
-    asked = {name: {"says": name, "direction": "differs"} | test for name, test in tests.items()}
+    asked = {name: {"says": name} | test for name, test in tests.items()}
     return blank | {"hypotheses": asked}
 
 
-def proposed_tests(study: Study, measure: str) -> dict[str, dict[str, list[str]]]:
+def proposed_tests(study: Study, measure: str) -> dict[str, dict[str, Any]]:
     """Propose tests by name, as fields of a hypothesis: of a grid the main effects and the
     interactions, else of each arm beside its baseline."""
-    tests = {}
-    cells = levels_of({arm.id: arm.levels for arm in study.arms()})
-    for effect, kind, (pair, *minus) in effects_of(cells.values()):
+    arms, pairs = list(study.arms()), {}
+    cells = levels_of({arm.id: arm.levels for arm in arms})
+    for effect, kind, asked in effects_of(cells.values()):
         if kind != "simple":
-            tests[effect] = {"test": [*pair, measure]} | ({"minus": [*minus[0]]} if minus else {})
-    return tests or {
-        arm.id: {"test": [arm.id, arm.baseline, measure]}
-        for arm in study.arms()
-        if arm.baseline != arm.id
-    }
+            pairs[effect] = asked
+    pairs = pairs or {arm.id: [(arm.id, arm.baseline)] for arm in arms if arm.baseline != arm.id}
+    tests: dict[str, dict[str, Any]] = {}
+    for name, (pair, *minus) in pairs.items():
+        tests[name] = {"test": [*pair, measure], "direction": "differs"}
+        if minus:
+            tests[name]["minus"] = minus[0]
+    return tests
 
 
 def _wrapped(text: str) -> str:

@@ -15,6 +15,9 @@ from lib.config.yaml import short
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Std = Annotated[float, Field(ge=0, le=1e3)]
+Ratio = Annotated[float, Field(ge=1e-6, le=1e6)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
 OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "auto" else v)]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
@@ -74,10 +77,10 @@ class ModelConfig(Section):
     embedding_norm: EmbeddingNorm = "none"
     embedding_std: Annotated[float, Field(ge=1e-6, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
-    embedding_rms: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    embedding_rms: Ratio = 1.0
     """What the stream is multiplied by after `layernorm`, `rmsnorm` or `scale`, which bring its
     root mean square to 1."""
-    branch_multiplier: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    branch_multiplier: Ratio = 1.0
     """What the output of every attention and MLP is multiplied by; the eps of every LayerNorm that
     reads the stream grows with its square."""
     tied: bool = True
@@ -99,16 +102,16 @@ class ModelConfig(Section):
     """Of the MLP; relu2 is the square of ReLU (arXiv 2109.08668)."""
     bias: bool = True
     """Whether linear layers and LayerNorms have biases."""
-    position_std: Annotated[float, Field(ge=0, le=1e3)] = WPE_STD
+    position_std: Std = WPE_STD
     """Standard deviation of learned position embeddings at initialisation."""
-    projection_std_ratio: Annotated[float, Field(ge=0, le=1e3)] = 1.0
+    projection_std_ratio: Std = 1.0
     """What the initial residual projections (GPT-2: std 0.02 / sqrt(2 n_layer)) are multiplied by;
     0 starts every block as the identity."""
-    head_std: Annotated[float, Field(ge=0, le=1e3)] = WPE_STD
+    head_std: Std = WPE_STD
     """Standard deviation of an output projection of its own at initialisation."""
     logit_softcap: Annotated[float, Field(ge=1e-2, le=1e6)] | None = None
     """c in c · tanh(logits / c), which bounds the logits. None: off."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: BelowOne = 0.0
     """Share of embeddings, attention weights and branch outputs that training sets to 0."""
 
     @model_validator(mode="after")
@@ -143,15 +146,15 @@ class TrainingConfig(Section):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Of the weight matrices inside the blocks: AdamW, or Muon (Jordan et al. 2024; momentum 0.95)
     which takes query, key and value as the one matrix that they are. AdamW has all the rest."""
-    muon_learning_rate_ratio: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    muon_learning_rate_ratio: Ratio = 1.0
     """What `learning_rate` is multiplied by for Muon, in step and decay. An update's root mean
     square is 0.2 times the product, as AdamW's is about (Liu et al. 2025, arXiv 2502.16982); a rate
     r of nanochat's, on inputs of n features, is a product of 5 r / sqrt(n)."""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.95
     eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
-    embedding_learning_rate_ratio: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    embedding_learning_rate_ratio: Ratio = 1.0
     """What the learning rate of token and position embeddings is multiplied by."""
     gradient_clip: PositiveFloat | None = None
     """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
@@ -253,13 +256,11 @@ class RunConfig(Section):
         if self.evaluation.tasks and self.corpus.tokenizer == "characters":
             remedy = "set corpus.tokenizer to bytes or bpe-<size>"
             raise ValueError(f"evaluation.tasks: hold characters that the corpus lacks; {remedy}")
-        micro, processes = self.machine.micro_batch_size, self.machine.processes or 1
-        batch = f"training.batch_size {self.training.batch_size}"
-        if self.training.batch_size % processes:
-            raise ValueError(f"machine.processes {processes} must divide {batch}")
-        if micro and (self.training.batch_size // processes) % micro:
-            batch += f" / machine.processes {processes}" if processes > 1 else ""
-            raise ValueError(f"machine.micro_batch_size {micro} must divide {batch}")
+        batch, machine = self.training.batch_size, self.machine
+        parts = (machine.processes or 1) * (machine.micro_batch_size or 1)
+        if batch % parts:
+            fault = f"machine.processes × machine.micro_batch_size is {parts}"
+            raise ValueError(f"{fault}, which must divide training.batch_size {batch}")
         return self
 
     @property
@@ -270,21 +271,17 @@ class RunConfig(Section):
 
     def acting(self) -> dict[str, Any]:
         """Return all fields that decide the run; those that do nothing here are left out."""
-        training, model = self.training, self.model
-        idle = {
-            "training": set[str](),
-            "model": set[str](),
-            "machine": set(MachineConfig.model_fields),
-        }
-        if training.schedule == "constant":
-            idle["training"] |= {"warmup_iterations", "final_learning_rate_ratio"}
-        if training.schedule != "warmup_stable_decay":
-            idle["training"].add("decay_fraction")
-        if training.optimizer != "muon":
-            idle["training"].add("muon_learning_rate_ratio")
-        if model.embedding_norm == "none" or model.positions == "rotary":
-            idle["model"].add("embedding_norm_on")
-        return self.model_dump(exclude=idle)
+        content = self.model_dump(exclude={"machine"})
+        training = content["training"]
+        if self.training.schedule == "constant":
+            del training["warmup_iterations"], training["final_learning_rate_ratio"]
+        if self.training.schedule != "warmup_stable_decay":
+            del training["decay_fraction"]
+        if self.training.optimizer != "muon":
+            del training["muon_learning_rate_ratio"]
+        if self.model.embedding_norm == "none" or self.model.positions == "rotary":
+            del content["model"]["embedding_norm_on"]
+        return content
 
     def changed(self) -> dict[str, dict[str, Any]]:
         """Return the values that differ from the schema's defaults, the machine's apart. A field

@@ -38,7 +38,6 @@ _BESIDE_ARMS = (
     *("MANIFEST", "01_data", "03_analysis", "04_figures"),
 )
 """What lies beside the folders of a study's arms, in `runs/` or in its record, without suffixes."""
-_SHARED = ("machine.", "evaluation.")
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
@@ -101,21 +100,21 @@ class Study(RunConfig):
     @model_validator(mode="after")
     def _factors_are_sound(self) -> Self:
         # How runs are executed and measured is one for all: else they could not be compared.
-        allowed = [CODE, *(name for name in FIELDS if not name.startswith(_SHARED))]
-        fields = {"factors": list(self.factors)}
-        fields |= {f"include.{i}.levels": list(arm.levels) for i, arm in enumerate(self.include)}
-        for field, name in ((field, name) for field, names in fields.items() for name in names):
-            if name.startswith(_SHARED):
-                section = name.partition(".")[0]
+        named = [("factors", name) for name in self.factors]
+        for i, arm in enumerate(self.include):
+            named += [(f"include.{i}.levels", name) for name in arm.levels]
+        for field, name in named:
+            section = name.partition(".")[0]
+            if name not in (CODE, *FIELDS):
+                raise ValueError(f"{field}: {suggest(name, [CODE, *FIELDS])}")
+            if section in ("machine", "evaluation"):
                 raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
-            if name not in allowed:
-                raise ValueError(f"{field}: {suggest(name, allowed)}")
             if name == CODE and CODE not in self.factors:
                 raise ValueError(f"{field}: code must be a factor, if it is to have levels")
         for level in self.factors.get(CODE, ()):
             if not isinstance(level, str) or not level.strip():
-                remedy = "write a branch, tag or hash, in quotes"
-                raise ValueError(f"factors.code: {level!r} names no commit; {remedy}")
+                fault = f"factors.code: {level!r} names no commit"
+                raise ValueError(f"{fault}; write a branch, tag or hash, in quotes")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MAX_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
@@ -226,8 +225,7 @@ class Study(RunConfig):
         """
         level = arm.levels.get(CODE)
         if level is not None and level not in self.commits:
-            begin = f"./run_all.sh params/{self.name}.yaml"
-            raise ConfigError(f"factors.code: '{level}' is fixed when the study begins: {begin}")
+            raise ConfigError(f"factors.code: '{level}' is fixed when the study begins; run it")
         return None if level is None else self.commits[str(level)]
 
     def require_seed(self, seed: int) -> int:
@@ -361,17 +359,16 @@ def recorded_study(content: dict[str, Any]) -> Study:
 def _study_file(study: Any) -> Path:
     """Find the file of a study, which a notebook's parameter may name; ConfigError where there is
     none."""
-    if not isinstance(study, str | Path) or not str(study).strip() or not str(study).isprintable():
-        remedy = "a name in params/, or the path of a YAML, such as ./mine.yaml"
-        raise ConfigError(f"study: {short(study)} names none; write {remedy}")
+    if not isinstance(study, str | Path) or not str(study).strip():
+        remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
+        raise ConfigError(f"study: {short(study)} names none; {remedy}")
     file, names = Path(study), [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file
-    name = file.name.removesuffix(".yaml")
-    if name not in names or file.parent not in (Path(), Path("params")):
+    if file.stem not in names or file.parent not in (Path(), Path("params")):
         raise ConfigError(f"study: {suggest(str(study), names)} in params/")
-    return PARAMS / f"{name}.yaml"
+    return PARAMS / f"{file.stem}.yaml"
 
 
 def _keep_copy(path: Path) -> None:

@@ -11,7 +11,7 @@ from lib.config.io import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
 from lib.data.suite import prepare_suite, windows
-from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
+from lib.data.text import MAX_SEARCHED, PARTS, Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
 
 MAX_PAIRS = 2**24
@@ -34,10 +34,8 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
     """Count characters, or tokens, per token class (rows) and part (columns); classes not there
     are n/a."""
     classes = [token_class(symbol) for symbol in corpus.symbols]
-    counts = {
-        part: np.bincount(getattr(corpus, part), minlength=corpus.vocab_size)
-        for part in ("train", "dev", "test")
-    }
+    size = corpus.vocab_size
+    counts = {part: np.bincount(getattr(corpus, part), minlength=size) for part in PARTS}
     table = pd.DataFrame(counts).groupby(classes).sum()
     table = table.reindex(pd.Index(TOKEN_CLASSES, name="token class"))
     table = table.where(table > 0)
@@ -51,17 +49,12 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     that is too long to be searched nothing is measured."""
     short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
-    train_lines, train_windows = set(train.splitlines()), set(windows(train, gram))
-    lines = [line for line in heldout.splitlines() if line.strip()]
-    long = [line for line in lines if len(line) >= gram]
-    found = {
-        "lines": [line in train_lines for line in lines],
-        f"lines of at least {gram} characters": [line in train_lines for line in long],
-        f"{gram}-character windows": [part in train_windows for part in windows(heldout, gram)],
-    }
-    shares = {
-        f"{what} found in train": pd.Series(x, dtype=float).mean() for what, x in found.items()
-    }
+    lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
+    found, long = lines.isin(set(train.splitlines())), lines.str.len() >= gram
+    grams = pd.Series(windows(heldout, gram), dtype=object).isin(set(windows(train, gram)))
+    parts = {"lines": found, f"lines of at least {gram} characters": found[long]}
+    parts[f"{gram}-character windows"] = grams
+    shares = {f"{what} found in train": part.mean() for what, part in parts.items()}
     return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
 
 
@@ -104,10 +97,7 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
     """Say how much of the training part the characters, or tokens, that a run draws amount to: one
     row per corpus of `corpora_of` and budget of the study's arms."""
-    budgets = [
-        (_label(c.corpus), c.training.iterations * c.training.batch_size * c.model.block_size)
-        for c in (arm.config for arm in study.arms())
-    ]
+    budgets = [(_label(arm.config.corpus), arm.config.tokens) for arm in study.arms()]
     sizes = {name: len(corpus.train) for name, corpus in corpora.items()}
     rows = [(name, sizes[name], n, n / sizes[name]) for name, n in dict.fromkeys(budgets)]
     columns = ["corpus", "characters in the training part", "characters drawn per run", "passes"]

@@ -70,8 +70,6 @@ class Task:
 
 @dataclass(frozen=True)
 class Suite:
-    corpus_sha256: str
-    block_size: int
     tasks: list[Task] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     """Task, or task and number of shots, that is left out → why."""
@@ -105,12 +103,10 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     makes no suite. A smaller suite is the beginning of a larger one. Tasks for which the corpus or
     `block_size` is too small are left out by name, never shortened.
     """
-    suite, train = Suite(corpus.sha256, block_size), corpus.training_text
+    suite, train = Suite(), corpus.training_text
     if items_per_task == 0 or not train:
-        reason = "the text is too long to be searched for what questions share"
-        if items_per_task == 0:
-            reason = "evaluation.items_per_task is 0"
-        suite.left_out["all tasks"] = reason
+        long = "the text is too long to be searched for what questions share"
+        suite.left_out["all tasks"] = long if items_per_task else "evaluation.items_per_task is 0"
         return suite
     leakage, lexicon = LeakageFilter(train), Lexicon(train)
     dev, test = (_usable_lines(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
@@ -141,12 +137,10 @@ def _usable_lines(text: str, leakage: LeakageFilter) -> list[Line]:
     """List the lines of a text, whose passages are parted by blank lines. Speakers' names, lines
     that leak, and the first and last line, which the split may have cut, are not usable."""
     lines = [line for line in text.split("\n") if not line or line.strip()]
-    usable = [not (not line or line.endswith(":") or leakage.leaks(line)) for line in lines]
     full = [i for i, line in enumerate(lines) if line]
-    for i in full[:1] + full[-1:]:
-        usable[i] = False
-    lines, usable = [*lines, ""], [*usable, False]
-    return [Line(lines[i], lines[i + 1], usable[i + 1]) for i in full if usable[i]]
+    usable = [i for i in full[1:-1] if not (lines[i].endswith(":") or leakage.leaks(lines[i]))]
+    shown, lines = {*usable}, [*lines, ""]
+    return [Line(lines[i], lines[i + 1], i + 1 in shown) for i in usable]
 
 
 def _items(
@@ -176,13 +170,11 @@ def _sets(places: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
     waiting: dict[str, list[list[Candidate]]] = defaultdict(list)
     for place in places:
         started = waiting[place.kind]
-        for members in started[:MAX_TRIES]:
-            if all(_apart(place, other) for other in members):
-                members.append(place)
-                break
-        else:
-            members = [place]
+        fit = (tried for tried in started[:MAX_TRIES] if all(_apart(place, one) for one in tried))
+        members = next(fit, [])
+        if not members:
             started.append(members)
+        members.append(place)
         if len(members) == size:
             started.remove(members)
             yield members
@@ -222,7 +214,8 @@ def prepare_suite(
 ) -> tuple[Path, dict[str, Any]]:
     """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
     what is there nothing is believed: a folder with another content, or more, is written anew."""
-    described, files = suite_files(build_suite(corpus, items, block_size))
+    suite = build_suite(corpus, items, block_size)
+    described, files = _suite_files(suite, corpus.sha256, block_size)
     folder = suites / f"{corpus.name}-{block_size}-{digest(files)[:12]}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):  # one that is as it should be may be in use
@@ -236,7 +229,9 @@ def prepare_suite(
     return folder, described
 
 
-def suite_files(suite: Suite) -> tuple[dict[str, Any], dict[str, str]]:
+def _suite_files(
+    suite: Suite, corpus_sha256: str, block_size: int
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
@@ -260,8 +255,8 @@ def suite_files(suite: Suite) -> tuple[dict[str, Any], dict[str, str]]:
             files[f"{group}.yaml"] = json.dumps(content, indent=1)  # JSON is YAML
     described = {
         "hash": suite.hash,
-        "corpus_sha256": suite.corpus_sha256,
-        "block_size": suite.block_size,
+        "corpus_sha256": corpus_sha256,
+        "block_size": block_size,
         "groups": groups,
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,

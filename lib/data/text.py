@@ -10,7 +10,6 @@ import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,10 +103,10 @@ class Corpus:
         for part in PARTS:
             length = len(getattr(self, part))
             if length <= block_size:
-                fault = f"too short: the {part} part has {length} {self.unit}"
-                needs = f"model.block_size {block_size} needs {block_size + 1}"
-                remedy = "give a longer text, a larger corpus.fraction or a smaller block_size"
-                raise CorpusError(f"{self.name}: {fault} and {needs}; {remedy}")
+                raise CorpusError(
+                    f"{self.name}: too short: the {part} part has {length} {self.unit} and "
+                    f"model.block_size {block_size} needs {block_size + 1}; give a longer text"
+                )
 
 
 def load_corpus(config: CorpusConfig) -> Corpus:
@@ -121,10 +120,8 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             return _one_text(config, config.source, _known_text(config.source))
         path = find(config.source)
         if path is None or not (path.is_file() or path.is_dir()):  # a device may never end
-            raise CorpusError(
-                f"corpus.source: '{config.source}' is neither a text file, nor a folder, nor a "
-                f"known corpus ({', '.join(KNOWN)}); give the path of a UTF-8 text"
-            )
+            fault = f"is neither a text file, nor a folder, nor a known corpus ({', '.join(KNOWN)})"
+            raise CorpusError(f"corpus.source: '{config.source}' {fault}; give a path")
         if files := _document_files(path):
             return _documents(config, path, files)
         return _one_text(config, path.name, path.read_bytes())
@@ -165,14 +162,13 @@ def _known_text(name: str) -> bytes:
         import pooch  # only here: a Kaggle kernel without internet never needs it
 
         pooch.get_logger().setLevel("WARNING")
-        hashed = f"sha256:{file_hash}"
-        return Path(pooch.retrieve(url, hashed, file_name, folder, progressbar=True)).read_bytes()
+        found = pooch.retrieve(url, file_hash, file_name, folder, progressbar=True)
+        return Path(found).read_bytes()
     except Exception as error:
         raise CorpusError(
             f"{name}: no file with SHA-256 {file_hash[:12]}… is here or was downloaded "
-            f"({type(error).__name__}). Provide it in one of three ways: put it at "
-            f"{relative(folder / file_name)} (from {url}); attach a Kaggle input that holds "
-            f"{file_name}; or set corpus.source to a text file's path"
+            f"({type(error).__name__}). Put it at {relative(folder / file_name)} (from {url}); "
+            f"attach a Kaggle input with {file_name}; or set corpus.source to a text file's path"
         ) from error
 
 
@@ -186,8 +182,8 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     try:
         text = plain(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        fault = f"not UTF-8 at byte {error.start:,}"
-        raise CorpusError(f"{name}: {fault}; unpack it, or convert it (iconv -t UTF-8)") from None
+        fault = f"{name}: not UTF-8 at byte {error.start:,}; unpack it, or convert it by iconv"
+        raise CorpusError(fault) from None
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key, cut = hashlib.sha256(text.encode()).hexdigest(), int(TRAIN_SHARE * len(text))
@@ -219,15 +215,14 @@ def _middle(heldout: str) -> int:
 
 # ---- documents
 
-_KINDS = (".txt", ".jsonl", ".parquet")
+_KINDS = {".txt": "text", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 
 
 def _kind(file: Path) -> str:
-    """Name what a file holds by its suffix, however that is written."""
-    if file.is_symlink() and not file.is_file():
-        return f"a link that is not followed ('{file.name}')"
-    suffix = file.suffix.lower()
-    return ".jsonl" if suffix == ".ndjson" else suffix
+    """Name what a file holds by its suffix, however that is written; of others the suffix, and of
+    a link to no file its name."""
+    suffix = file.suffix.lower() if file.is_file() else file.name
+    return _KINDS.get(suffix, suffix)
 
 
 def _document_files(path: Path) -> list[Path]:
@@ -236,16 +231,15 @@ def _document_files(path: Path) -> list[Path]:
     one kind, or holds a link to another folder.
     """
     if path.is_file():
-        return [path] if _kind(path) in _KINDS[1:] else []
+        return [path] if _kind(path) in ("json", "parquet") else []
     inside = (file for file in path.rglob("*") if file.is_file() or file.is_symlink())
     names = sorted(file.relative_to(path) for file in inside)
     files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
     kinds = {_kind(file) for file in files}
-    if len(kinds) != 1 or not kinds.issubset(_KINDS):
-        raise CorpusError(
-            f"corpus.source: folder '{path.name}' must hold files of one kind: {', '.join(_KINDS)};"
-            f" it holds {', '.join(sorted(kinds)[:9]) or 'none'}"
-        )
+    if len(kinds) != 1 or not kinds.issubset(_KINDS.values()):
+        wanted, found = ", ".join(_KINDS), ", ".join(sorted(kinds)[:9]) or "none"
+        fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
+        raise CorpusError(f"corpus.source: {fault}")
     by_place = {file.stat()[1:3]: file for file in reversed(files)}  # inode and device
     return sorted(by_place.values())
 
@@ -273,7 +267,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
 def _text_hash(file: Path) -> str:
     """Hash a file, of lines whatever ends them."""
-    if _kind(file) == ".parquet":
+    if _kind(file) == "parquet":
         return sha256(file)
     return hashlib.sha256(plain(file.read_text("utf-8", "replace")).encode()).hexdigest()
 
@@ -285,43 +279,38 @@ def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
     import datasets
 
     datasets.disable_progress_bars()
-    readers = {
-        ".txt": partial(datasets.Dataset.from_text, sample_by="document"),
-        ".jsonl": datasets.Dataset.from_json,
-        ".parquet": datasets.Dataset.from_parquet,
-    }
+    read = getattr(datasets.Dataset, f"from_{_kind(files[0])}")
+    whole = {"sample_by": "document"} if read == datasets.Dataset.from_text else {}
     try:
-        rows = readers[_kind(files[0])]([str(file) for file in files], cache_dir=str(cache))
+        rows = read([str(file) for file in files], cache_dir=str(cache), **whole)
         rows = rows.select_columns("text")
         if "string" not in str(rows.features["text"]) or rows.data["text"].null_count:
             raise ValueError("not every document has a 'text' that is one")
-        return rows.map(_plain_texts, batched=True, input_columns="text")
+        return rows.map(_plain, batched=True, input_columns="text")
     except Exception as error:  # whatever its readers raise
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
 
 
-def _plain_texts(texts: list[str]) -> dict[str, list[str]]:
-    return {"text": [text for text in map(plain, texts) if text]}
+def _plain(texts: list[str]) -> dict[str, list[str]]:
+    return {"text": [*filter(None, map(plain, texts))]}
 
 
 # ---- ids
 
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
-    """Cut a tokenized corpus to what a run reads."""
+    """Cut a tokenized corpus to what a run reads: dev and test to the tokens that end within their
+    first `MAX_MEASURED` characters."""
     train = whole.parts["train"][: int(config.fraction * len(whole.parts["train"]))]
-    dev, test = (_measured(whole, part) for part in ("dev", "test"))
-    heldout = torch.from_numpy(np.concatenate([dev, test]))
-    return Corpus(name, key, whole, train, heldout, len(dev))
-
-
-def _measured(whole: Tokenized, part: str) -> Ids:
-    """Cut a part to the tokens that end within its first `MAX_MEASURED` characters; (n,)."""
-    # A character is written in four bytes at the most, and the end of a document adds a token.
-    ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
-    ends = whole.tokenizer.characters[ids].cumsum()
-    return ids[: np.searchsorted(ends, MAX_MEASURED, side="right")]
+    heldout = []
+    for part in ("dev", "test"):
+        # A character is written in four bytes at the most, and the end of a document adds a token.
+        ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
+        ends = whole.tokenizer.characters[ids].cumsum()
+        heldout.append(ids[: np.searchsorted(ends, MAX_MEASURED, side="right")])
+    tensor = torch.from_numpy(np.concatenate(heldout))
+    return Corpus(name, key, whole, train, tensor, len(heldout[0]))
 
 
 def sample_batch(

@@ -58,17 +58,14 @@ class Characters:
         """What each id stands for, (V,)."""
         self.characters = np.ones(len(self.symbols), np.int64)
         """Characters that each id writes, (V,)."""
+        self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
 
     def encode(self, text: str) -> Ids:
         """Write a text as ids (n,); CorpusError for a character that is no token."""
-        codes, points = _code_points(self.symbols), _code_points(text)
-        ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
-        if (unseen := points[codes[ids] != points]).size:
-            symbols = ", ".join(repr(chr(point)) for point in np.unique(unseen)[:5])
-            fault = f"symbol {symbols} was unseen in training (the first 90 % of the text)"
-            remedy = "remove it, move it into the training part, or take bytes"
-            raise CorpusError(f"corpus.tokenizer: {fault}; {remedy}")
-        return ids
+        if unseen := sorted(set(text).difference(self._ids)):
+            fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training"
+            raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or take bytes")
+        return np.array([self._ids[symbol] for symbol in text], np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Write ids as text."""
@@ -76,14 +73,10 @@ class Characters:
 
     def to_json(self) -> str:
         """Return a `tokenizer.json` of Hugging Face that gives the same ids for the same text."""
-        peer = Peer(models.WordLevel({symbol: i for i, symbol in enumerate(self.symbols)}))
+        peer = Peer(models.WordLevel(self._ids))
         peer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         peer.decoder = decoders.Fuse()
         return str(peer.to_str(pretty=True))
-
-
-def _code_points(text: str) -> NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 class BytePairs:
@@ -148,9 +141,8 @@ class BytePairs:
             if b"".join(map(self.tokens.__getitem__, ids)) != text.encode():
                 pairs = zip_longest(text, self.decode(ids), fillvalue="")
                 lost = next((symbol for symbol, read in pairs if symbol != read), "\ufffd")
-                fault = f"{self._where} loses text: {lost!r} does not come back"
-                remedy = "give one that keeps every byte (no normalizer), or bpe-<size>"
-                raise CorpusError(f"corpus.tokenizer: {fault}; {remedy}")
+                fault = f"{self._where} loses text: {lost!r} does not come back; take another"
+                raise CorpusError(f"corpus.tokenizer: {fault}, or bpe-<size>")
         return all_ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -176,8 +168,8 @@ def learn(tokenizer: str, train: Iterable[str]) -> str:
     peer, size = ByteLevelBPETokenizer(), int(tokenizer.removeprefix("bpe-"))
     peer.train_from_iterator(train, size, 0, special_tokens=[_END_NAMES[0]], show_progress=False)
     if (learned := peer.get_vocab_size()) < size:
-        fault = f"{tokenizer} is too large: the training part gives {learned} tokens"
-        raise CorpusError(f"corpus.tokenizer: {fault}; take fewer, or a longer text")
+        fault = f"{tokenizer} is too large: the training part gives {learned} tokens; take fewer"
+        raise CorpusError(f"corpus.tokenizer: {fault}")
     return str(peer.to_str())
 
 
@@ -196,7 +188,7 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _BATCH, _INDEX = 8, 1000, "index.json"
+_FORMAT, _BATCH = 8, 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
 """Reads the texts of each part, a column `text`; its files go to a folder."""
@@ -242,11 +234,8 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             index = _write(tokenizer, content, has_documents, read, folder)
-            index["made_of"] = made_of
-            write_json(folder / _INDEX, index | {"digest": _digest(folder, index)})  # last
-    parts: dict[str, Ids] = {
-        file.stem: np.memmap(file, "<u4", "r") for file in sorted(folder.glob("*.bin"))
-    }
+            write_json(folder / "index.json", index | {"digest": _digest(folder, made_of, index)})
+    parts: dict[str, Ids] = {p.stem: np.memmap(p, "<u4", "r") for p in folder.glob("*.bin")}
     pairs = BytePairs(index["tokenizer"], tokenizer)
     return Tokenized(pairs, parts, index["n_characters"], has_documents)
 
@@ -270,16 +259,16 @@ def _write(
     return {"tokenizer": content, "n_characters": n_characters}
 
 
-def _digest(folder: Path, index: dict[str, Any]) -> str:
-    """Hash an index and the ids beside it."""
-    return digest([index, {path.name: sha256(path) for path in folder.glob("*.bin")}])
+def _digest(folder: Path, made_of: str, index: dict[str, Any]) -> str:
+    """Hash what ids were made of, their index, and the ids beside it."""
+    return digest([made_of, index, {path.name: sha256(path) for path in folder.glob("*.bin")}])
 
 
 def _as_written(folder: Path, made_of: str) -> dict[str, Any] | None:
     """Read the index of a folder; None unless it is of the same texts and tokenizer, and it and
     all that lies beside it are as they were written."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index: dict[str, Any] = json.loads((folder / _INDEX).read_text("utf-8"))
-        if [index.pop("digest"), index["made_of"]] == [_digest(folder, index), made_of]:
+        index: dict[str, Any] = json.loads((folder / "index.json").read_text("utf-8"))
+        if index.pop("digest") == _digest(folder, made_of, index):
             return index
     return None
