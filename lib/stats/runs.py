@@ -286,7 +286,7 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
     summary = {}
     for arm in study.arms():
         runs = [run for run in results if run.arm == arm.id and run.status == "completed"]
-        values = pd.DataFrame(run.measures | run.throughput for run in runs)
+        values = pd.DataFrame({**run.measures, **run.throughput} for run in runs)
         values = values.reindex(columns=[*MEASURES, *study.stock_measures]).astype(float)
         summary[arm.id] = {
             name: {"n": int(of.count()), "mean": of.mean(), "sd": of.std()}
