@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
+from lib.config.study import level_name
 from lib.figures.style import VARIANTS, Variant, line, offsets, table_looks, variants, widen
 
 LETTERS = 27
@@ -147,15 +148,10 @@ def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
 
 
 def level_text(level: Level) -> str:
-    """Write a level as short as it goes: 0.0003 as 3e-4. Pandas writes a level of None as NaN."""
-    if pd.isna(level):
-        return "none"
-    if isinstance(level, bool) or not isinstance(level, int | float):
-        return str(level).lower()
-    if not 0 < level < 0.01:
-        return f"{level:g}"
-    mantissa, _, exponent = f"{level:.2e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+    """Write a level as short as it goes: 0.0003 as 3e-4."""
+    if isinstance(level, float) and 0 < level < 0.01:
+        return np.format_float_scientific(level, precision=2, trim="-", exp_digits=1)
+    return level_name("", level).removeprefix("=")
 
 
 def mark(look: Variant, filled: bool) -> dict[str, Any]:

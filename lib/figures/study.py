@@ -8,10 +8,11 @@ to look for, and name it in `StudyFigures.applicable`.
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -21,19 +22,17 @@ from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study
 from lib.figures import effects, training
-from lib.figures.style import facets, spread
+from lib.figures.style import facets
 from lib.results import RunResult
 from lib.stats import runs as of_runs
 from lib.stats.tables import REFERENCES
 
-MAX_VARIANTS = 6
-"""Lines that one panel can hold."""
-MAX_COLUMNS = 4
-
-_CONTRAST = ["arm", "baseline", "measure", "mean_delta", "t_low", "t_high", "n_dropped"]
-
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
+Layouts = Iterator[tuple[Any, ...]]
+"""Of figures: name and `Rows`; then, where they are not as usual, the height of a row in inches and
+the column of the tables that panels stand side by side by."""
+_ENDS = dict.fromkeys(["mean_delta", "t_low", "t_high"], float)
 
 
 @dataclass(frozen=True)
@@ -76,53 +75,45 @@ class StudyFigures:
     def contrasts(self, measure: str) -> pd.DataFrame:
         """Return the contrasts of 03_analysis of each arm with its own baseline, with the arm's
         variant and levels."""
-        table = pd.DataFrame(self.verdict["contrasts"], columns=_CONTRAST)
+        columns = ["arm", "baseline", "measure", *_ENDS, "n_dropped"]
+        table = pd.DataFrame(self.verdict["contrasts"], columns=columns).astype(_ENDS)
         arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
-        table = table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
-        return table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
+        return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
 
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order."""
         makers = [self._effects, self._loss, self._smoothness, self._trends, self._comparison]
         makers += [self._interactions, self._inside, self._calibration, self._tasks]
-        return iter([self._about(figure, make) for make in makers for figure in make()])
+        for make in makers:
+            for layout in make():
+                yield self._figure(inspect.getdoc(make), *layout)
 
-    def _about(self, figure: StudyFigure, maker: Callable[[], Any]) -> StudyFigure:
-        """Begin the words with the title and what the docstring of its maker says."""
-        title = figure.name.replace("-", ": ").replace("_", " ").capitalize()
-        description = inspect.cleandoc(maker.__doc__ or "")
-        return replace(figure, words=f"## {title}\n\n{description} *{figure.words}.*")
-
-    def _effects(self) -> Iterator[StudyFigure]:
+    def _effects(self) -> Layouts:
         """By how much do arms differ? A row for each hypothesis of the plan, or without one for
         each factor of a grid and each interaction, or each arm beside its baseline: the mean
         paired difference with its 95 % *t* interval. Hollow marks are undecided. Drawn by
         `forest` from the hypotheses, effects or contrasts of 03."""
-        table = pd.DataFrame(self.verdict["hypothesis_tests"])
-        if len(table):
-            label = table["hypothesis"]
-            decided = table["answer"] != "undecided"
-        else:
+        every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
+        of_factors = [row for row in every if row["kind"] != "simple"]
+        table = pd.DataFrame(self.verdict["hypothesis_tests"] or of_factors)
+        if table.empty:
             table = self.contrasts(self.main)
-            label = table["arm"] + " - " + table["baseline"]
-            every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
-            if of_factors := [row for row in every if row["kind"] != "simple"]:
-                table = pd.DataFrame(of_factors)
-                label = table["effect"]
-            decided = (table["t_low"] > 0) | (table["t_high"] < 0)
+            table["effect"] = table["arm"] + " - " + table["baseline"]
         if len(table):
-            label = label.map(lambda text: textwrap.fill(text, effects.LETTERS - 5))
-            lines = int(label.str.count("\n").max()) + 1
+            table = table.rename(columns={"hypothesis": "effect"}).astype(_ENDS)
+            decided = (table["t_low"] > 0) | (table["t_high"] < 0)
+            if "answer" in table:
+                decided = table["answer"] != "undecided"
+            label = table["effect"].map(lambda text: textwrap.fill(text, effects.LETTERS - 5))
             table = table.assign(label=label, decided=decided, variant="", setting="")
-            table = table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
             rows: Rows = {}
             for measure in table["measure"].unique():
                 part = table[table["measure"] == measure]
                 rows[measure] = part, partial(effects.forest, measure=measure)
-            height = 0.45 + 0.16 * lines * max(len(part) for part, _ in rows.values())
-            yield self._figure("effects", rows, height=height)
+            lines = label.str.count("\n").max() + 1
+            yield "effects", rows, 0.45 + 0.16 * lines * table["measure"].value_counts().max()
 
-    def _loss(self) -> Iterator[StudyFigure]:
+    def _loss(self) -> Layouts:
         """Does the loss fall smoothly, and when do variants part? First the dev loss,
         beside what counting characters and pairs of them reaches on the held-out text
         (dotted); then how far each run is from its baseline's with the same seed. Lines are
@@ -131,7 +122,7 @@ class StudyFigures:
         `difference` from the dev curves of all runs."""
         yield from self._course("loss", "dev_loss")
 
-    def _smoothness(self) -> Iterator[StudyFigure]:
+    def _smoothness(self) -> Layouts:
         """Is training smooth? The cosine between the gradients of two parts of dev: 1 means
         that a step that helps one helps the other. Then how far each run is from its
         baseline's with the same seed. Lines are means over seeds, bands reach from the
@@ -139,29 +130,24 @@ class StudyFigures:
         all runs."""
         yield from self._course("smoothness", "gradient_cosine")
 
-    def _course(self, name: str, y: str) -> Iterator[StudyFigure]:
+    def _course(self, name: str, y: str) -> Layouts:
         """Lay out a column of the dev curves, and its difference from that of the baseline."""
-        if y in self.curve and self.curve[y].notna().any():
+        if of_runs.available_measures([y], self.curve):
             rows: Rows = {y: (self.curve, partial(training.trajectory, y=y))}
             if (self.curve["arm"] != self.curve["baseline"]).any():
                 rows["difference"] = (self.curve, partial(training.difference, y=y))
-            yield self._figure(name, rows, height=1.9)
+            yield name, rows, 1.9
 
-    def _trends(self) -> Iterator[StudyFigure]:
-        """Do gradients settle? Their norm, that of the embeddings, and AdamW's second
-        moment. Lines are means over seeds, bands reach from the lowest to the highest. A
-        diverged run ends in a cross. Drawn by `trajectory` from the traces and dev curves
-        of all runs."""
-        tables = dict.fromkeys(("grad_norm", "second_moment_mean"), self.trace)
-        tables["embedding_norm"] = self.curve
-        rows: Rows = {
-            y: (table, partial(training.trajectory, y=y))
-            for y, table in tables.items()
-            if y in table and table[y].notna().any()
-        }
-        yield self._figure("trend", rows)
+    def _trends(self) -> Layouts:
+        """Do gradients settle? Their norm, and AdamW's second moment. Lines are means over
+        seeds, bands reach from the lowest to the highest. A diverged run ends in a cross.
+        Drawn by `trajectory` from the traces of all runs."""
+        rows: Rows = {}
+        for y in of_runs.available_measures(("grad_norm", "second_moment_mean"), self.trace):
+            rows[y] = self.trace, partial(training.trajectory, y=y)
+        yield "trend", rows
 
-    def _comparison(self) -> Iterator[StudyFigure]:
+    def _comparison(self) -> Layouts:
         """Do the lines of all seeds slope the same way? A thin line joins the runs of one
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
         planned = of_runs.planned_measures(self.runs, self.plan)
@@ -169,11 +155,11 @@ class StudyFigures:
         rows: Rows = {
             name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
         }
-        few = self.runs["variant"].nunique() <= MAX_VARIANTS
+        few = self.runs["variant"].nunique() <= 6
         if rows and few and self.runs["setting"].nunique() <= 2:  # else the interaction says more
-            yield self._figure("comparison", rows)
+            yield "comparison", rows
 
-    def _interactions(self) -> Iterator[StudyFigure]:
+    def _interactions(self) -> Layouts:
         """Does the effect depend on this factor? The main measure at each of its levels,
         and the paired difference to the baseline, with its 95 % *t* interval: where that
         changes its side of zero, the effect flips. Lines are means over seeds, bands reach
@@ -192,9 +178,9 @@ class StudyFigures:
                     deltas = deltas.assign(within=deltas["arm"].map(within))
                     rows["differences"] = (deltas, partial(effects.differences, **how))
                 name = factor.rpartition(".")[2]
-                yield self._figure(f"interaction-{name}", rows, "within")
+                yield f"interaction-{name}", rows, 1.6, "within"
 
-    def _inside(self) -> Iterator[StudyFigure]:
+    def _inside(self) -> Layouts:
         """What does the layer change inside? The norm of the embeddings and their
         similarity through training (1: all point one way); the residual stream's norm from
         block to block, thin and pale before training; AdamW's second moment by part of the
@@ -206,9 +192,9 @@ class StudyFigures:
             "residual_norm": (self.curve, training.residual_norms),
             "second_moment": (self.curve, training.second_moments),
         }
-        yield self._figure("inside", rows)
+        yield "inside", rows
 
-    def _calibration(self) -> Iterator[StudyFigure]:
+    def _calibration(self) -> Layouts:
         """Are predicted probabilities right, and does a longer context help? Reliability
         over all held-out characters, loss and calibration error on test by softmax
         temperature, loss by how many characters a prediction could see. Drawn by
@@ -226,18 +212,18 @@ class StudyFigures:
                 "ece": (shared, partial(by_temperature, y="ece")),
                 "position_loss": (self.raw("positions"), by_context),
             }
-            yield self._figure("calibration", rows)
+            yield "calibration", rows
 
-    def _tasks(self) -> Iterator[StudyFigure]:
+    def _tasks(self) -> Layouts:
         """In which tasks of the suite do variants differ by more than seeds do? 0 is
         guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs'
         results."""
         tasks = of_runs.read_table(self.results, "tasks")
         if len(tasks):  # some studies leave the suite out
-            yield self._figure("tasks", {"": (tasks, effects.task_accuracies)}, height=5.5)
+            yield "tasks", {"": (tasks, effects.task_accuracies)}, 5.5
 
     def _figure(
-        self, name: str, rows: Rows, by: str = "setting", height: float = 1.6
+        self, says: str | None, name: str, rows: Rows, height: float = 1.6, by: str = "setting"
     ) -> StudyFigure:
         """Lay out a figure with a row per table and a column per value of `by`. Of many columns,
         those shown are evenly spread from the first to the last, and the words say so. Compared
@@ -249,17 +235,18 @@ class StudyFigures:
         dtype = {"variant": pd.CategoricalDtype([baseline, *others], ordered)}
         tables = {row: table.astype(dtype) for row, (table, _) in rows.items()}
         settings = list(dict.fromkeys(next(iter(tables.values()))[by]))
-        columns = spread(settings, MAX_COLUMNS)
+        places = np.linspace(0, len(settings) - 1, min(4, len(settings)))
+        columns = [settings[i] for i in places.round().astype(int)]
 
         def draw() -> None:
             with facets(name, self.folder, list(rows), columns, height) as axes:
                 for (row, column), ax in axes.items():
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
-        n = self.runs["seed"].nunique()
+        title = name.replace("-", ": ").replace("_", " ").capitalize()
         tested = name == "effects" and self.verdict["hypothesis_tests"]
-        words = f"{self.verdict['standing']}: " if tested else ""
-        words += f"{self.study.name}, n = {n} seeds"
+        of = f"{self.verdict['standing']}: " if tested else ""
+        of += f"{self.study.name}, n = {self.runs['seed'].nunique()} seeds"
         if len(columns) < len(settings):
-            words += f", {len(columns)} of {len(settings)} settings"
-        return StudyFigure(name, words, list(tables.values()), draw)
+            of += f", {len(columns)} of {len(settings)} settings"
+        return StudyFigure(name, f"## {title}\n\n{says} *{of}.*", list(tables.values()), draw)

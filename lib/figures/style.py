@@ -124,10 +124,6 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
     "pdf.fonttype": 42,
 }
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
-"""Of the printed paper, in inches."""
-_WRAPPED = {1: 1, 2: 2, 3: 3, 4: 2}  # panels → panels side by side; more: 3
-
 
 @contextmanager
 def facets(
@@ -140,16 +136,14 @@ def facets(
     """
     with plt.rc_context(STYLE):
         panels = [(row, column) for row in rows for column in columns]
-        side_by_side = len(columns) if len(columns) > 1 else _WRAPPED.get(len(rows), 3)
+        is_grid = len(columns) > 1
+        side_by_side = 2 if len(panels) == 4 else min(3, len(panels))
+        if is_grid:
+            side_by_side = len(columns)
         lines = math.ceil(len(panels) / side_by_side)
-        width = COLUMN_WIDTH if len(panels) == 1 else PAGE_WIDTH
-        figure, axes = plt.subplots(
-            lines,
-            side_by_side,
-            figsize=(width, lines * height + 0.4),
-            squeeze=False,
-            sharey="row" if len(columns) > 1 else "none",
-        )
+        width = 3.25 if len(panels) == 1 else 6.75  # a column and a page of the printed paper
+        how: Any = {"figsize": (width, lines * height + 0.4), "sharey": is_grid and "row"}
+        figure, axes = plt.subplots(lines, side_by_side, squeeze=False, **how)
         for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
@@ -160,35 +154,23 @@ def facets(
             ax.set_title(
                 "\n".join(textwrap.fill(f, int(14 * width / side_by_side)) for f in factors)
             )
-        for ax in axes[:, 1:].flat if len(columns) > 1 else ():
+        for ax in axes[:, 1:].flat if is_grid else ():
             ax.set_ylabel("")
-        _common_legend(figure)
+        entries: dict[str, Any] = {}
+        for ax in figure.axes:
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        if entries:
+            longest = 0.5 + 0.06 * max(map(len, entries))  # inches
+            n = max(1, int(width / longest))
+            figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=n)
         save(figure, folder, name)
-
-
-def _common_legend(figure: Figure) -> None:
-    """Put one legend below all panels."""
-    entries: dict[str, Any] = {}
-    for ax in figure.axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    if entries:
-        longest = 0.5 + 0.06 * max(map(len, entries))  # inches
-        side_by_side = max(1, int(figure.get_figwidth() / longest))
-        handles = list(entries.values())
-        figure.legend(handles, [*entries], loc="outside lower center", ncols=side_by_side)
 
 
 def offsets(table: pd.DataFrame, width: float) -> Any:
     """Offsets of a table's variants, spread over `width`, so that their marks do not overlap."""
     n = table["variant"].nunique()
     return width * (np.arange(n) - (n - 1) / 2) / max(n - 1, 1)
-
-
-def spread(items: Sequence[str], at_most: int) -> list[str]:
-    """Take at most `at_most` items, evenly spaced, with the first and the last."""
-    places = np.linspace(0, len(items) - 1, min(at_most, len(items)))
-    return [items[i] for i in places.round().astype(int)]
 
 
 def widen(ax: Axes, differences: pd.Series) -> None:

@@ -39,16 +39,12 @@ LABELS = {
 }
 """Columns of a run's trace, curve and tables → their axes."""
 
-_LOGARITHMIC = ("grad_norm", "second_moment_mean")
-"""Columns that span orders of magnitude."""
-_MAX_POINTS = 200
-"""As many as a line of a figure can show; more take only space."""
-
 
 def thinned(steps: pd.Series) -> pd.Series:
-    """Take neighbouring steps of a long training together: give each the last one of its block."""
+    """Take neighbouring steps of a long training together, as a line can show 200: give each the
+    last one of its block."""
     values = np.unique(steps)
-    block = np.searchsorted(values, steps) // max(1, math.ceil(len(values) / _MAX_POINTS))
+    block = np.searchsorted(values, steps) // max(1, math.ceil(len(values) / 200))
     return steps.groupby(block).transform("max")
 
 
@@ -70,7 +66,7 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     cut off; magnitudes stand on a logarithmic axis."""
     trend(curves[np.isfinite(curves[y])], y, ax)
     ceiling = np.inf
-    if y in _LOGARITHMIC:
+    if y in ("grad_norm", "second_moment_mean"):
         ax.set_yscale("log")
     if y == "dev_loss":
         reference_lines(curves, ax)
@@ -89,14 +85,9 @@ def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
     """Draw those losses of the text that a table has a column of as labelled lines. A label stands
     at the end where the curves are below its line, or at the start, where they are not yet."""
     end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
-    labels = {
-        "unigram": "unigram_loss",
-        "bigram": "bigram_loss",
-        "the text's source": "source_loss",
-    }
     style: Any = {"transform": ax.get_yaxis_transform(), "fontsize": 7, "color": "0.25"}
-    for label, name in labels.items():
-        loss = curves[name].mean() if name in curves else np.nan
+    for label in ("unigram", "bigram", "source"):
+        loss = curves.get(f"{label}_loss", pd.Series(np.nan)).mean()
         if np.isfinite(loss):
             x, ha = (0.99, "right") if end < loss else (0.01, "left")
             ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=":", zorder=1)
@@ -175,8 +166,6 @@ def show_symbols(text: str) -> None:
 
 
 _OF_A_RUN = STYLE | {"axes.grid": False}
-_FEW_COLOURS = 8
-"""Of a figure of one run: a record holds hundreds of them."""
 
 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
@@ -188,7 +177,7 @@ def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
         figure, axes = plt.subplots(2, 4, figsize=(9.6, 4))
         for (y, table), ax in zip(tables.items(), axes.flat, strict=True):
             trend(table.assign(variant=arm.variant), y, ax)
-        show(figure, _FEW_COLOURS)
+        show(figure, 8)  # few colours: a record holds hundreds of such figures
 
 
 def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
@@ -207,10 +196,7 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
             trend(tables["positions"], "position_loss", axes[2], x="context")
         residual_norms(curve, axes[-2])
         second_moments(curve, axes[-1])
-        show(figure, _FEW_COLOURS)
-
-
-_ON_A_SCREEN = STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}
+        show(figure, 8)
 
 
 def live_picture(
@@ -223,23 +209,15 @@ def live_picture(
     """Draw a run that trains for `total` steps, and paler the finished one beside it: `trace` and
     `curve` by name. Loss on dev as points, in training as a thin line; gradient norm. Return a PNG
     and its width on a screen. How far it is stands above, then what is to be warned of."""
-    with plt.rc_context(_ON_A_SCREEN):
+    with plt.rc_context(STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}):
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), width_ratios=(5, 3))
         for (name, tables), look, alpha in zip(runs.items(), looks, (1.0, 0.5), strict=False):
             trace, curve = tables["trace"], tables["curve"]
             style: Any = {"color": look.colour, "zorder": 2 + alpha}
             axes[0].plot(trace["step"], trace["loss"], linewidth=0.9, alpha=0.5 * alpha, **style)
             axes[1].plot(trace["step"], trace["grad_norm"], linewidth=0.9, alpha=alpha, **style)
-            axes[0].plot(
-                curve["step"],
-                curve["dev_loss"],
-                marker=look.marker,
-                markersize=4,
-                linewidth=1.8,
-                alpha=alpha,
-                label=name,
-                **style,
-            )
+            style |= {"marker": look.marker, "markersize": 4, "linewidth": 1.8, "alpha": alpha}
+            axes[0].plot(curve["step"], curve["dev_loss"], label=name, **style)
         first = next(iter(runs.values()))["trace"]["loss"]
         if first.max() > 1.5 * first.iloc[:1].max():  # an explosion would hide the rest
             axes[0].set_ylim(top=1.5 * first.iloc[0])
