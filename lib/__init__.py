@@ -17,4 +17,4 @@ for _source in map(str, Path(__file__).parent.rglob("*.py")):
             _by_bytes = py_compile.PycInvalidationMode.CHECKED_HASH
             py_compile.compile(_source, quiet=2, invalidation_mode=_by_bytes)
     except OSError:  # it cannot be replaced: this process reads none
-        sys.pycache_prefix = os.devnull
+        sys.pycache_prefix = __file__  # no folder
