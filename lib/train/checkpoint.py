@@ -8,7 +8,6 @@ named, and training goes on from the one before it.
 import hashlib
 import io
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,15 @@ from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance, RunResult
 from lib.train.model import GPT, weights_digest
 
-State = dict[str, Any]
-"""All that a run needs to go on as if it had never stopped: tensors, numbers and texts. Among it:
-step, model (the weights by name) and provenance."""
-N_KEPT = 2
-
 
 def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
     """Return where a run's folder keeps the checkpoints of this experiment, and of no other."""
     return folder / "checkpoints" / provenance.identity[:16]
 
 
-def save(folder: Path, state: State) -> None:
-    """Write a checkpoint, and remove all but the last two."""
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Write a checkpoint, and remove all but the last two. It holds all that a run needs to go on
+    as if it had never stopped: tensors, numbers and texts; among it step and model, the weights."""
     for leftover in folder.glob(".*"):  # of a process that was killed
         leftover.unlink(missing_ok=True)
     packed = io.BytesIO()
@@ -43,40 +38,26 @@ def save(folder: Path, state: State) -> None:
     content = packed.getvalue()
     name = f"step-{state['step']:010d}-{hashlib.sha256(content).hexdigest()[:16]}.pt"
     write_bytes(folder / name, content)
-    for former in sorted(folder.glob("step-*.pt"))[:-N_KEPT]:
+    for former in sorted(folder.glob("step-*.pt"))[:-2]:
         former.unlink()
 
 
-def load(folder: Path) -> State | None:
+def load(folder: Path) -> Any:
     """Read the last sound checkpoint; None without one. Each damaged one is named on one line."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         content = path.read_bytes() if path.is_file() else b""
         if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
-            state: State = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            return state
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         aside = path.rename(path.with_suffix(".damaged"))
         line = f"Checkpoint {path.name} is damaged. It is not used, and kept as {aside.name}."
         print(line, file=sys.stderr)  # in no record: it differs wherever a run is repeated
     return None
 
 
-class UnfinishedError(UserError):
-    """A run without a result or without its final weights; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run with its final weights."""
-
-    result: RunResult
-    corpus: Corpus
-    model: GPT
-
-
-def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
+def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, GPT]:
     """Read a run of `runs/` back, with the weights that its result was measured on.
 
-    Raises ConfigError for a study, arm or seed that does not exist, UnfinishedError for a run whose
+    Raises ConfigError for a study, arm or seed that does not exist, UserError for a run whose
     result or weights are not there, and CorpusError where its corpus cannot be had.
     """
     design = load_study(study)
@@ -86,18 +67,18 @@ def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
         result = RunResult.model_validate(read_json(folder / "result.json"))
         provenance = Provenance.model_validate(result.provenance["trained"])
     except (OSError, ValueError, KeyError):
-        raise UnfinishedError(f"{name} has no result; {command} makes it") from None
+        raise UserError(f"{name} has no result; {command} makes it") from None
     if provenance.training_digest != train_key() and provenance.code:
-        raise UnfinishedError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
+        raise UserError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
     config = RunConfig.model_validate(result.config)
     corpus = load_corpus(config.corpus)
     model = GPT(config.model, corpus.vocab_size, None)
     state = load(checkpoint_folder(folder, provenance))
-    if state is not None:
+    if state:
         model.load_state_dict(state["model"], assign=True)
-    if state is None or weights_digest(model, all_weights=True) != result.final_weights:
-        raise UnfinishedError(
+    if not state or weights_digest(model, all_weights=True) != result.final_weights:
+        raise UserError(
             f"{name} has no checkpoint with its result's weights; delete {relative(folder)}, and "
             f"{command} trains it again"
         )
-    return FinishedRun(result, corpus, model)
+    return result, corpus, model

@@ -45,11 +45,11 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     """
     windows = windows.to(model.transformer.wte.weight.device)
     residual: list[Tensor] = []  # the stream (n, T, C) at the input of every block, then after all
+    readers = (*model.transformer.h, model.transformer.ln_f)
     with ExitStack() as hooks:
-        for reader in (*model.transformer.h, model.transformer.ln_f):
-            hooks.enter_context(
-                reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
-            )
+        for reader in readers:
+            hook = reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
+            hooks.enter_context(hook)
         hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
     targets = windows[:, 1:].flatten()
     loss, largest, spread = torch.zeros(3, dtype=torch.float64, device=windows.device)
@@ -59,23 +59,14 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
         largest += share * logits.amax(dim=-1).mean().double()
         spread += share * logits.std(dim=-1).mean().double()
     norms = [stream.norm(dim=-1).mean() for stream in residual]
-    affine = dict(model.transformer.emb_norm.named_parameters())
-    return read_scalars(
-        {
-            "dev_loss": loss,
-            "embedding_norm": norms[0],
-            "embedding_cosine": mean_cosine(model.transformer.wte.weight),
-            "input_cosine": mean_cosine(residual[0].flatten(0, 1)),
-            **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
-            "logit_max": largest,
-            "logit_sd": spread,
-            **{
-                f"norm_{what}": affine[name].mean()
-                for what, name in (("gain", "weight"), ("bias", "bias"))
-                if name in affine
-            },
-        }
-    )
+    scalars = {"dev_loss": loss, "embedding_norm": norms[0]}
+    scalars["embedding_cosine"] = mean_cosine(model.transformer.wte.weight)
+    scalars["input_cosine"] = mean_cosine(residual[0].flatten(0, 1))
+    scalars |= {f"residual_norm_{k}": norm for k, norm in enumerate(norms)}
+    scalars |= {"logit_max": largest, "logit_sd": spread}
+    for name, parameter in model.transformer.emb_norm.named_parameters():
+        scalars["norm_bias" if name == "bias" else "norm_gain"] = parameter.mean()
+    return read_scalars(scalars)
 
 
 def read_scalars(values: dict[str, Tensor]) -> dict[str, float]:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,14 @@ import torch.distributed as dist
 
 from lib.config.io import ROOT, relative
 from lib.config.schema import RunConfig
+from lib.config.yaml import UserError
 
 STEP = "\x1estep "
 """What a line begins with that reports a step: its row of the trace and its point of the curve."""
-TIMEOUT, LOADING_TIMEOUT = timedelta(minutes=5), timedelta(days=1)
-"""How long a process waits for the others: while they train, longer than one takes to write a
-checkpoint; and before that, while the first finds, checks or tokenizes the corpus."""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
 """Called for every step, some steps at a time, with its row of the trace and, where the dev curve
 has a point there, that point: for a log or a curve that grows while it trains."""
-
-
-class LostProcessError(RuntimeError):
-    """A process that ended before training did; the message says what to do."""
 
 
 def launch(config: RunConfig, folder: Path, report: Report) -> None:
@@ -40,7 +33,7 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
     What they leave is a checkpoint. All of them end with the first that is lost, and soon after
     this process: then there is nobody that they could report a step to.
 
-    Raises LostProcessError.
+    Raises UserError when one of them ends before training does.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr", "127.0.0.1"]  # this machine's name need not be known to it
@@ -63,7 +56,7 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
             agent.terminate()
             raise
     if agent.returncode:
-        raise LostProcessError(
+        raise UserError(
             "a process ended early; a rerun continues from the last checkpoint "
             f"(what the processes said: {relative(folder / 'processes.log')})"
         )
@@ -75,11 +68,10 @@ def tell(row: Row, point: Row | None) -> None:
 
 
 @contextmanager
-def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Let the first process of a group pass, and the others when it is done."""
-    rank = dist.get_rank(group) if group else 0
+def main_process_first(rank: int) -> Iterator[None]:
+    """Let the first of several processes pass, and the others when it is done."""
     if rank:
-        dist.barrier(group)
+        dist.barrier()
     yield
-    if group and not rank:
-        dist.barrier(group)
+    if not rank and dist.is_initialized():
+        dist.barrier()

@@ -6,6 +6,7 @@ they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness a
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,31 +74,28 @@ class Tempering:
         self.temperature = math.nan
         """The fitted one, once test has begun."""
         self._slopes = torch.zeros(2, len(INVERSE_TEMPERATURES), dtype=torch.float64)
-        self._test: list[Tensor] = []
+        self._test: dict[float, list[Tensor]] = defaultdict(list)
 
     def read(self, logits: Tensor, target: Tensor) -> None:
         """Read the next predictions: logits (n, V) and right symbols (n,)."""
         dev = max(0, min(len(target), self.n_dev - self.n_read))
         self.n_read += len(target)
         below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
-        target_logit = below.gather(1, target[:, None])[:, 0].double()
+        right = below.gather(1, target[:, None])[:, 0].double()
         if dev:
-            self._slopes = self._slopes.to(below.device) + _slopes(below[:dev], target_logit[:dev])
-        if dev < len(target):
-            if math.isnan(self.temperature):
-                self.temperature = fitted_temperature(*self._slopes.cpu().numpy())
-            parts = []
-            for temperature in (*TEMPERATURES, self.temperature):
-                total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
-                log_likelihood = target_logit[dev:] / temperature - total.log()
-                parts.append(torch.stack([log_likelihood, 1 / total]))
-            self._test.append(torch.stack(parts))
+            self._slopes = self._slopes.to(below.device) + _slopes(below[:dev], right[:dev])
+        if dev == len(target):
+            return
+        if math.isnan(self.temperature):
+            self.temperature = fitted_temperature(*self._slopes.cpu().numpy())
+        for temperature in (*TEMPERATURES, self.temperature):
+            total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
+            log_likelihood = right[dev:] / temperature - total.log()
+            self._test[temperature].append(torch.stack([log_likelihood, 1 / total]))
 
-    def of_test(self) -> dict[float, tuple[Floats, Floats]]:
+    def of_test(self) -> dict[float, Floats]:
         """Return, by temperature, log-likelihood and confidence of each test prediction."""
-        values = torch.cat(self._test, dim=-1).cpu().numpy()  # (temperature, 2, n)
-        temperatures = (*TEMPERATURES, self.temperature)
-        return {t: (log, c) for t, (log, c) in zip(temperatures, values, strict=True)}
+        return {t: torch.cat(parts, dim=-1).cpu().numpy() for t, parts in self._test.items()}
 
 
 def _slopes(below: Tensor, target_logit: Tensor) -> Tensor:
@@ -122,10 +120,11 @@ def fitted_temperature(first: Floats, second: Floats) -> float:
     from scipy.optimize import brentq
 
     log_b = np.log(INVERSE_TEMPERATURES)
-    i = int(np.argmax(first > 0)) if (first > 0).any() else len(first)
-    if i in (0, len(first)):
-        return float(1 / INVERSE_TEMPERATURES[min(i, len(first) - 1)])
-    slope = CubicHermiteSpline(log_b, first, second)
+    if first[0] > 0:
+        return float(1 / INVERSE_TEMPERATURES[0])
+    if first[-1] <= 0:
+        return float(1 / INVERSE_TEMPERATURES[-1])
+    slope, i = CubicHermiteSpline(log_b, first, second), int(np.argmax(first > 0))
     return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
 
 
@@ -159,25 +158,23 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     n_full = n // block_size * block_size
     inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
     inputs += [ids[None, n_full:n]] if n_full < n else []
-    start, parts, norms, samples = 0, list[dict[str, Tensor]](), list[Tensor](), list[Tensor]()
+    start, columns, samples = 0, defaultdict[str, list[Tensor]](list), list[Tensor]()
     for x in inputs:  # (B, T)
-        norms.append(model.transformer.embed(x).norm(dim=-1).flatten().double())
+        columns["embedding_norm"].append(model.transformer.embed(x).norm(dim=-1).flatten().double())
         hidden = model.hidden(x).flatten(0, 1)
         targets = ids[start + 1 : start + 1 + len(hidden)]
         for logits, target in model.logits_in_parts(hidden, targets):
-            end = start + len(logits)
-            in_part = sampled[(sampled >= start) & (sampled < end)] - start
+            in_part = sampled[(sampled >= start) & (sampled < start + len(logits))] - start
             samples.append(logits[in_part.to(device)])
+            start += len(logits)
             top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
-            columns = per_character(logits, target)
-            columns |= {"confidence": (top - total).exp(), "largest_logit": top}
-            parts.append(columns)
+            scored = {"confidence": (top - total).exp(), "largest_logit": top}
+            for name, column in (scored | per_character(logits, target)).items():
+                columns[name].append(column)
             if tempering:
                 tempering.read(logits, target)
-            start = end
-    joined = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
+    joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
-    joined["embedding_norm"] = torch.cat(norms).cpu().numpy()
     return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy())
 
 
@@ -198,8 +195,8 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
     """Loss (nats) in windows of only 16, 32, 64, … characters, up to and including the context: the
     mean over the heads of all windows."""
     full = len(by_position)
-    lengths = [length for length in (2**k for k in range(4, 31)) if length < full] + [full]
-    losses = [float(by_position["position_loss"][:length].mean()) for length in lengths]
+    lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
+    losses = [by_position["position_loss"][:length].mean() for length in lengths]
     return pd.DataFrame({"length": lengths, "loss": losses, "perplexity": np.exp(losses)})
 
 
@@ -262,9 +259,9 @@ def reliability(
     """Give one row per occupied bin: bin, n, and the sums of confidence and of correct
     predictions."""
     n = np.bincount(bins)
-    sums = {"confidence": np.bincount(bins, confidence)}
-    sums |= {"correct": np.bincount(bins, correct).astype(int)}
-    table = pd.DataFrame({"bin": np.arange(len(n)), "n": n, **sums})
+    table = pd.DataFrame({"bin": np.arange(len(n)), "n": n})
+    table["confidence"] = np.bincount(bins, confidence)
+    table["correct"] = np.bincount(bins, correct).astype(int)
     return table[n > 0].reset_index(drop=True)
 
 
@@ -289,25 +286,22 @@ def calibrate(
     - test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins).
     """
     correct, confidence = scores.columns["correct"], scores.confidence
-    test, fitted = tempering.of_test(), tempering.temperature
-    bins, correct_in_test = equal_mass_bins(confidence), correct[tempering.n_dev :]
-    test_bins = {}
-    for t, (_, in_test) in test.items():
-        test_bins[t] = reliability(in_test, correct_in_test, equal_mass_bins(in_test))
-    tables = [reliability(confidence, correct, bins)]
-    tables += [reliability(confidence, correct, equal_width_bins(confidence))]
-    tables += [test_bins[1.0], test_bins[fitted]]
+    fitted, bins = tempering.temperature, equal_mass_bins(confidence)
+    nll, in_test = dict[float, float](), dict[float, pd.DataFrame]()
+    for t, (log, sure) in sorted(tempering.of_test().items()):
+        nll[t] = -float(log.mean())
+        in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
+    ece = [results.expected_calibration_error(table) for table in in_test.values()]
+    temperatures = pd.DataFrame({"temperature": list(nll), "nll": list(nll.values()), "ece": ece})
+    tables = [
+        reliability(confidence, correct, bins),
+        reliability(confidence, correct, equal_width_bins(confidence)),
+        in_test[1.0],
+        in_test[fitted],
+    ]
     named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
-    nll = {t: -float(log.mean()) for t, (log, _) in test.items()}
-    measures = {
-        "ece_null": null_ece(confidence, bins, generator),
-        "temperature": fitted,
-        "nll_test_tempered": nll[fitted],
-    }
-    temperatures = pd.DataFrame(
-        {"temperature": t, "nll": nll[t], "ece": results.expected_calibration_error(test_bins[t])}
-        for t in sorted(nll)
-    )
+    null = null_ece(confidence, bins, generator)
+    measures = {"ece_null": null, "temperature": fitted, "nll_test_tempered": nll[fitted]}
     return measures, pd.concat(named, ignore_index=True), temperatures
 
 
@@ -345,17 +339,16 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
     result, config, corpus = Measurement(), run.config, run.corpus
     trace, curve = results.to_single_precision(run.trace), results.to_single_precision(run.curve)
-    names = [*results.RAW, *([results.STOCK] if config.evaluation.tasks else [])]
-    result.raw = dict.fromkeys(names, pd.DataFrame()) | {"trace": trace, "curve": curve}
+    result.raw = dict.fromkeys(results.RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
+    if config.evaluation.tasks:
+        result.raw[results.STOCK] = pd.DataFrame()
     if "skipped" in trace and trace["skipped"].any():
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
     rate = float(trace["tokens"].iloc[-1]) / float(trace["seconds"].sum())
-    result.throughput = {
-        "training_tokens_per_second": rate,
-        "peak_memory": run.peak_memory / 1e9,
-    }
+    result.throughput["training_tokens_per_second"] = rate
+    result.throughput["peak_memory"] = run.peak_memory / 1e9
     if peak := peak_flops(run.provenance.machine.device_name, config.training.precision):
         needed = flops_per_token(config.model, corpus.vocab_size, count_parameters(run.model))
         utilisation = rate * needed / (peak * run.machine.processes)
@@ -395,24 +388,28 @@ def measure(run: Trainer, suites: Path) -> Measurement:
 def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
     """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
     evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
-    wanted = {"task suite": evaluation.items_per_task != 0, "stock tasks": bool(evaluation.tasks)}
-    if not wanted["task suite"]:
+    n_items, wanted = evaluation.items_per_task, []
+    if n_items == 0:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
+    else:
+        wanted.append("task suite")
+    if evaluation.tasks:
+        wanted.append("stock tasks")
     if not has_harness():
-        result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
+        result.notes += [f"{name} left out: {INSTALL}" for name in wanted]
         return
-    if any(wanted.values()):
+    if wanted:
         from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
-    if wanted["task suite"]:
+    if n_items != 0:
         with result.timed("suite"):
-            items, block_size = evaluation.items_per_task, run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, items, block_size, suites)
+            block_size = run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, n_items, block_size, suites)
             answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
             result.tables["tasks"], result.raw["items"], overflows = answers
             result.suite_hash = suite["hash"]
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
-    if wanted["stock tasks"]:
+    if evaluation.tasks:
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
             result.tables["stock_tasks"], result.raw[results.STOCK] = tables

@@ -15,7 +15,7 @@ from torch import Tensor
 from lib.config.io import atomic_write, write_json
 from lib.config.schema import ModelConfig
 from lib.config.yaml import ConfigError, UserError
-from lib.train.checkpoint import UnfinishedError, read_finished
+from lib.train.checkpoint import read_finished
 from lib.train.model import GPT
 
 _GPT2 = ModelConfig()
@@ -30,33 +30,33 @@ _LINEAR = ("none", "center", "scale", "grad_shrink")
 def export(name: str, folder: Path) -> None:
     """Write the model of a run, named as STUDY/ARM/SEED, to a folder that does not exist yet.
 
-    Raises ConfigError for a name or a folder that will not do, UserError for a model that is no
-    GPT-2, and UnfinishedError for a run that diverged or has no weights.
+    Raises ConfigError for a name or a folder that will not do, and UserError for a model that is no
+    GPT-2, and a run that diverged or has no weights.
     """
-    study, arm, seed = [*name.split("/"), "", ""][:3]
-    if not seed.isdecimal() or name.count("/") != 2:
+    parts = name.split("/")
+    if len(parts) != 3 or not parts[2].isdecimal():
         raise ConfigError(f"run: '{name}' names none; give STUDY/ARM/SEED, as final/none/0")
     if folder.exists():
         raise ConfigError(f"--to: {folder} exists, and nothing is replaced; name another")
-    run = read_finished(study, arm, int(seed))
-    if run.result.diverged_at is not None:
-        raise UnfinishedError(f"{name} diverged at step {run.result.diverged_at}: no model")
-    tokenizer = run.corpus.tokenizer
-    config = config_json(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
+    result, corpus, model = read_finished(parts[0], parts[1], int(parts[2]))
+    if result.diverged_at is not None:
+        raise UserError(f"{name} diverged at step {result.diverged_at}: no model")
+    tokenizer = corpus.tokenizer
+    config = config_json(model.config, corpus.vocab_size, tokenizer.end_of_document)
     about_tokens = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": run.model.config.block_size,
+        "model_max_length": model.config.block_size,
         "clean_up_tokenization_spaces": False,
+        "bos_token": tokenizer.end_name,
+        "eos_token": tokenizer.end_name,
     }
-    if end := tokenizer.end_name:
-        about_tokens |= {"bos_token": end, "eos_token": end}
     with atomic_write(folder) as temporary:
         temporary.mkdir()
         write_json(temporary / "config.json", config)
-        save_file(named_weights(run.model), temporary / "model.safetensors", {"format": "pt"})
+        save_file(named_weights(model), temporary / "model.safetensors", {"format": "pt"})
         (temporary / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
         write_json(temporary / "tokenizer_config.json", about_tokens)
-        write_json(temporary / "result.json", run.result.model_dump(mode="json"))
+        write_json(temporary / "result.json", result.model_dump(mode="json"))
 
 
 def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[str, Any]:

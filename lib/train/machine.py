@@ -1,11 +1,13 @@
 """The machine under a run: device, precision, determinism, and one random stream per purpose."""
 
 import hashlib
+import math
 import os
 import platform
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -70,24 +72,23 @@ def prepare(config: RunConfig) -> Machine:
     torch.set_flush_denormal(False)
     torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
-    torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if settings.compile:
         try:
             torch.compile(torch.neg)(torch.ones(8, device=device))
         except Exception as error:  # of dynamo, inductor, Triton or the compiler
             raise ConfigError(
-                f"machine.compile: torch.compile does not work on this machine "
-                f"({type(error).__name__}); install a C++ compiler, on a GPU Triton, or set it to "
-                "false"
+                f"machine.compile: it does not work on this machine ({type(error).__name__}); "
+                "install a C++ compiler, on a GPU Triton, or set it to false"
             ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    devices = max(1, torch.cuda.device_count()) if device == "cuda" else 1
-    fitting = [n for n in range(1, devices + 1) if batch_size % (n * least) == 0]
-    processes = settings.processes or max(fitting)
+    devices = torch.cuda.device_count() if device == "cuda" else 1
+    processes = settings.processes or max(devices, 1)
+    while not settings.processes and batch_size % (processes * least):
+        processes -= 1
     share = batch_size // processes
     if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
-        sequences, windows = next(size for size in (4, 3, 2, 1) if share % size == 0), 8
+        sequences, windows = max(math.gcd(share, n) for n in (3, 4)), 8
     else:
         sequences, windows = share, min(256, max(1, GPU_EVALUATION // config.model.block_size))
     resolved = {
@@ -181,10 +182,9 @@ def package_versions() -> dict[str, str | None]:
     """Name the versions of what computes; None of what is missing, as on a Kaggle image."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
-        try:
+        versions[package] = None
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
     return versions
 
 
@@ -194,7 +194,7 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
     if torch.get_default_dtype() != torch.float32:
         raise ConfigError("training: torch's default dtype is not float32; restart the kernel")
     facts = {"machine": describe(machine), "packages": package_versions()}
-    return {"measuring_digest": measure_key(), **git_state(), **facts}
+    return facts | git_state() | {"measuring_digest": measure_key()}
 
 
 def require_devices(machine: Machine) -> None:
@@ -209,8 +209,10 @@ def require_devices(machine: Machine) -> None:
 
 def peak_flops(device_name: str, precision: str) -> float | None:
     """Return a GPU's FLOP/s by its data sheet; None for one that `PEAK_FLOPS` does not list."""
-    listed = [peaks for name, peaks in PEAK_FLOPS.items() if name in device_name]
-    return listed[0].get(precision) if listed else None
+    for name, peaks in PEAK_FLOPS.items():
+        if name in device_name:
+            return peaks.get(precision)
+    return None
 
 
 def peak_memory(device: str) -> int:

@@ -278,11 +278,11 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        starts = REINJECTION if config.embedding_reinjected else {}
-        for name, (first, last, _) in starts.items():
-            spaced = torch.linspace(first, last, config.n_layer)
-            for block, start in zip(self.transformer.h, spaced, strict=True):
-                getattr(block, name).fill_(start)
+        for name, (first, last, _) in REINJECTION.items():
+            multiples = [p for path, p in self.named_parameters() if path.endswith(name)]
+            spaced = torch.linspace(first, last, len(multiples))
+            for multiple, start in zip(multiples, spaced, strict=True):
+                multiple.fill_(start)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. The

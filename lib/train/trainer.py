@@ -105,8 +105,8 @@ def train(
     back unfinished, and training it again continues it.
 
     Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
-    that this machine lacks, ValueError for the provenance of another run, and LostProcessError when
-    one of several processes ends early. A loss or gradient that is not finite ends training: see
+    that this machine lacks, ValueError for the provenance of another run, and UserError when one of
+    several processes ends early. A loss or gradient that is not finite ends training: see
     `diverged_at`.
     """
     actual = (config.model_dump(exclude={"machine"}), corpus.sha256)
@@ -161,9 +161,9 @@ class Trainer:
     """The moving parts of one run, and when it is trained what it left: a model, and how it came
     about. All that a checkpoint must hold is an attribute here.
 
-    With a process group, several processes train the run together (Li et al. 2020, arXiv
-    2006.15704). They stay equal to the bit: all draw the same batches, each takes its rows of
-    them, and all apply the same mean gradient. The first of them writes.
+    Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). They stay equal
+    to the bit: all draw the same batches, each takes its rows of them, and all apply the same mean
+    gradient. The first of them writes.
     """
 
     def __init__(
@@ -172,15 +172,16 @@ class Trainer:
         corpus: Corpus,
         provenance: Provenance,
         folder: Path,
-        group: dist.ProcessGroup | None = None,
     ) -> None:
-        corpus.require_length(config.model.block_size)
+        block_size = config.model.block_size
+        corpus.require_length(block_size)
         self.config, self.corpus, self.provenance = config, corpus, provenance
         training, seed = config.training, provenance.seed
         self.machine = machine.prepare(config)
         self.device = self.machine.device  # of several GPUs, each process has made one its own
-        self.group = group
-        self.rank, self.processes = (dist.get_rank(group), group.size()) if group else (0, 1)
+        self.rank, self.processes = 0, 1
+        if dist.is_initialized():
+            self.rank, self.processes = dist.get_rank(), dist.get_world_size()
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
@@ -189,8 +190,8 @@ class Trainer:
         if self.machine.activation_checkpointing:
             self.model.recompute_activations()
         self.forward: nn.Module = self.model
-        if group:
-            self.forward = DistributedDataParallel(self.model, process_group=group)
+        if self.processes > 1:
+            self.forward = DistributedDataParallel(self.model)
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         ratio = training.embedding_learning_rate_ratio
@@ -199,19 +200,12 @@ class Trainer:
         if training.optimizer == "muon":
             matrices = groups.pop(0) | {"ratio": training.muon_learning_rate_ratio}
             self.optimizers.append(Muon([matrices], adjust_lr_fn="match_rms_adamw"))
-        self.optimizer = AdamW(
-            groups,
-            lr=training.learning_rate,
-            betas=(training.beta1, training.beta2),
-            eps=training.eps,
-            fused=True,
-        )
+        betas = training.beta1, training.beta2
+        self.optimizer = AdamW(groups, betas=betas, eps=training.eps, fused=True)
         self.optimizers.append(self.optimizer)
         self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
         self.batch_stream = random_stream(seed, "batches")
-        self.dev = evenly_spaced_windows(
-            corpus.dev, config.evaluation.dev_windows, config.model.block_size
-        )
+        self.dev = evenly_spaced_windows(corpus.dev, config.evaluation.dev_windows, block_size)
 
         self.step = 0
         self.batches = ""
@@ -241,9 +235,9 @@ class Trainer:
         self.update_on_device: machine.Update = self.update
         if self.machine.graph:
             self.update_on_device = machine.StepGraph(self.update, self.optimizer)
-        if group:  # after its first backward pass DDP orders gradients, and sums, anew: a resumed
-            # run must have the order of one that never stopped
-            shape = self.machine.micro_batch_size, config.model.block_size
+        if self.processes > 1:  # after its first backward pass DDP orders gradients, and sums,
+            # anew: a resumed run must have the order of one that never stopped
+            shape = self.machine.micro_batch_size, block_size
             nothing = torch.zeros(shape, dtype=torch.long, device=self.device)
             self.forward(nothing).sum().backward()
             self.model.zero_grad()
@@ -329,7 +323,7 @@ class Trainer:
         # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
-            alone = self.group is None or start + size == len(x)  # the last sum is shared
+            alone = self.processes == 1 or start + size == len(x)  # the last sum is shared
             with nullcontext() if alone else self.forward.no_sync():  # type: ignore[operator]
                 with machine.autocast(training.precision, self.device):
                     logits = self.forward(x[start : start + size])  # (b, T, V)
@@ -337,18 +331,17 @@ class Trainer:
                     part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
                 self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
-        if self.group is not None:
-            dist.all_reduce(loss, group=self.group)
+        if self.processes > 1:
+            dist.all_reduce(loss)
             loss /= self.processes
         self.model.eval()
 
         # Clip, after the norm is noted.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        gradients = [p for p in self.model.parameters() if p.grad is not None]
-        norm = get_total_norm([p.grad for p in gradients if p.grad is not None])
+        norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if training.gradient_clip is not None:
-            clip_grads_with_norm_(gradients, training.gradient_clip, norm)
+            clip_grads_with_norm_(self.model.parameters(), training.gradient_clip, norm)
 
         # Update, unless something is not finite.
         skipped = diverged = ~(loss + norm < torch.inf)  # NaN is not below it either
@@ -373,15 +366,12 @@ class Trainer:
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw inputs and targets, both (B, T), and return the rows of them that this process
-        trains on. The first process reads all, and chains their hash."""
+        trains on."""
         size, block_size = self.config.training.batch_size, self.config.model.block_size
+        x, y = sample_batch(self.corpus.train, size, block_size, self.batch_stream)
+        self.batches = chained_hash(self.batches, x)
         share = size // self.processes
-        rows = slice(self.rank * share, (self.rank + 1) * share)
-        read = rows if self.rank else slice(None)
-        x, y = sample_batch(self.corpus.train, size, block_size, self.batch_stream, read)
-        if not self.rank:
-            self.batches = chained_hash(self.batches, x)
-            x, y = x[rows], y[rows]
+        x, y = x[self.rank * share :][:share], y[self.rank * share :][:share]
         if self.device == "cuda":  # from pinned memory a copy waits for nothing
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
@@ -392,7 +382,8 @@ class Trainer:
         started = time.perf_counter()
         notes = torch.stack([note for *_, note in self.unread]).tolist()
         self.unread[-1][0]["seconds"] += time.perf_counter() - started
-        size, rows = sum(parameter.numel() for parameter in self.optimizer.state), list[Row]()
+        size = sum(parameter.numel() for parameter in self.optimizer.state)
+        read = len(self.rows)
         for (row, batches, _), note in zip(self.unread, notes, strict=True):
             loss, norm, total, largest, skipped, diverged = note
             row |= {"loss": loss, "grad_norm": norm}
@@ -400,13 +391,12 @@ class Trainer:
             if self.scaler.is_enabled():
                 row["skipped"] = bool(skipped and not diverged)
                 row["grad_norm"] = math.nan if row["skipped"] else norm
-            rows.append(row)
+            self.rows.append(row)
             if diverged:
                 self.diverged_at, self.step, self.batches = row["step"], row["step"], batches
                 break
         self.unread.clear()
-        self.rows += rows
-        return rows
+        return self.rows[read:]
 
     def evaluate(self) -> Row:
         """Add a point to the dev curve, and return it."""
@@ -444,7 +434,7 @@ class Trainer:
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
-        with main_process_first(self.group):  # it sets damaged checkpoints aside
+        with main_process_first(self.rank):  # it sets damaged checkpoints aside
             state = checkpoint.load(self.checkpoints)
         if state is not None:
             self.provenance = Provenance.model_validate(state["provenance"])
@@ -500,12 +490,11 @@ def main(folder: Path, config: RunConfig) -> None:
     rank, on_gpus = int(os.environ["LOCAL_RANK"]), config.machine.device == "cuda"
     if on_gpus:
         torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
-    dist.init_process_group("nccl" if on_gpus else "gloo", timeout=distributed.LOADING_TIMEOUT)
-    with main_process_first(dist.group.WORLD):  # what it has verified the others need not read
+    dist.init_process_group("nccl" if on_gpus else "gloo")
+    with main_process_first(rank):  # what it has verified the others need not read
         corpus = load_corpus(config.corpus)
     provenance = Provenance.model_validate_json((folder / PROVENANCE).read_bytes())
-    group = dist.new_group(timeout=distributed.TIMEOUT)
-    run = Trainer(config, corpus, provenance, folder, group)
+    run = Trainer(config, corpus, provenance, folder)
     run.training_loop(distributed.tell if rank == 0 else lambda *_: None)
     dist.destroy_process_group()
 

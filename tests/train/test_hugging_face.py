@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lib.config.io import run_folder
 from lib.config.yaml import ConfigError, UserError
 from lib.data.text import Corpus
-from lib.train.checkpoint import UnfinishedError, read_finished
+from lib.train.checkpoint import read_finished
 from lib.train.hugging_face import config_json, export
 from lib.train.model import GPT, KVCache
 from tests.conftest import TINY
@@ -111,17 +111,17 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus: Corpus, tmp_path: Pa
         export("small/baseline/0", tmp_path / "out")
         with pytest.raises(ConfigError, match="exists, and nothing is replaced"):
             export("small/baseline/0", tmp_path / "out")
-        run = read_finished("small", "baseline", 0)
+        *_, model = read_finished("small", "baseline", 0)
         weights = load_file(tmp_path / "out" / "model.safetensors")
-        assert weights["transformer.wte.weight"].equal(run.model.transformer.wte.weight)
+        assert weights["transformer.wte.weight"].equal(model.transformer.wte.weight)
         peer = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
         text = corpus.decode(corpus.heldout[:16])
         ids = AutoTokenizer.from_pretrained(tmp_path / "out")(text, return_tensors="pt").input_ids
         assert ids.equal(corpus.encode(text)[None])
-        torch.testing.assert_close(peer(ids).logits, run.model(ids), rtol=0, atol=1e-6)
+        torch.testing.assert_close(peer(ids).logits, model(ids), rtol=0, atol=1e-6)
         (checkpoint, *_) = run_folder("small", "baseline", 0).glob("checkpoints/*/*12-*.pt")
         checkpoint.unlink()
-        with pytest.raises(UnfinishedError, match="no checkpoint with its result's weights"):
+        with pytest.raises(UserError, match="no checkpoint with its result's weights"):
             export("small/baseline/0", tmp_path / "again")
 
 
@@ -136,6 +136,6 @@ def test_a_diverged_run_has_no_model(tmp_path: Path) -> None:
     wild = TINY["training"] | {"learning_rate": 1e30}
     with (
         finished_study(tmp_path, training=wild),
-        pytest.raises(UnfinishedError, match="diverged at step 2: no model"),
+        pytest.raises(UserError, match="diverged at step 2: no model"),
     ):
         export("small/baseline/0", tmp_path / "out")

@@ -75,21 +75,22 @@ def study(root: Path) -> Iterator[Study]:
 
 
 def test_an_edited_data_file_is_read_anew_whatever_its_time(study: Study, root: Path) -> None:
-    file, run = root / "tasks/own/science/items.jsonl", read_finished(study.name, "none", 0)
+    file = root / "tasks/own/science/items.jsonl"
+    _, corpus, model = read_finished(study.name, "none", 0)
     time, text = file.stat().st_mtime, file.read_text("utf-8")
     for n in (len(QUESTIONS), 5, len(QUESTIONS)):
         file.write_text("\n".join(text.split("\n")[:n]), "utf-8")
         os.utime(file, (time, time))
-        assert len(harness.evaluate_tasks(run.model, run.corpus, study.evaluation, 8)[1]) == n
+        assert len(harness.evaluate_tasks(model, corpus, study.evaluation, 8)[1]) == n
 
 
 def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:
     """The likeliest answer to each question, by a forward pass for each."""
-    run, found = read_finished(study.name, arm, seed), []
+    (_, corpus, model), found = read_finished(study.name, arm, seed), []
     for question in QUESTIONS:
         text = f"{question['support']}\nQuestion: {question['question']}\nAnswer:"
         answers = [f" {question[name]}" for name in CHOICES]
-        found.append(int(np.argmax([direct(run.model, run.corpus, text, a)[0] for a in answers])))
+        found.append(int(np.argmax([direct(model, corpus, text, a)[0] for a in answers])))
     return found
 
 
@@ -101,7 +102,7 @@ def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Stu
             assert items["item"].tolist() == list(range(len(QUESTIONS)))
             assert items["choice"].tolist() == choices
             assert items["correct"].tolist() == [choice == 3 for choice in choices]
-            result = read_finished(study.name, arm.id, seed).result
+            result, *_ = read_finished(study.name, arm.id, seed)
             accuracy = np.mean([choice == 3 for choice in choices])
             assert result.measures["own_sciq.acc"] == pytest.approx(accuracy)
             assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
