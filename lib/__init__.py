@@ -4,7 +4,6 @@ Python takes a compiled file for its source's by size and time, which tools set 
 of this library are made such that their sources' bytes decide, before any of them is imported.
 """
 
-import os
 import py_compile
 import sys
 from importlib.util import cache_from_source
