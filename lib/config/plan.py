@@ -189,8 +189,7 @@ class Plan(Section):
     def _hash_of_content(cls, content: Any, handler: Any) -> Self:
         content = without_blanks(content)
         plan: Self = handler(content)
-        if isinstance(content, dict):
-            plan._hash = cls.content_hash(content)
+        plan._hash = cls.content_hash(content)
         return plan
 
     @staticmethod

@@ -215,7 +215,7 @@ def prepare_suite(
     """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
     what is there nothing is believed: a folder with another content, or more, is written anew."""
     suite = build_suite(corpus, items, block_size)
-    described, files = _suite_files(suite, corpus.sha256, block_size)
+    described, files = _suite_files(suite, corpus, block_size)
     folder = suites / f"{corpus.name}-{block_size}-{digest(files)[:12]}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):  # one that is as it should be may be in use
@@ -230,7 +230,7 @@ def prepare_suite(
 
 
 def _suite_files(
-    suite: Suite, corpus_sha256: str, block_size: int
+    suite: Suite, corpus: Corpus, block_size: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
 
@@ -255,7 +255,7 @@ def _suite_files(
             files[f"{group}.yaml"] = json.dumps(content, indent=1)  # JSON is YAML
     described = {
         "hash": suite.hash,
-        "corpus_sha256": corpus_sha256,
+        "corpus_sha256": corpus.sha256,
         "block_size": block_size,
         "groups": groups,
         "tasks": [_described(task) for task in suite.tasks],
