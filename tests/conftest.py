@@ -66,9 +66,7 @@ def corpus() -> Corpus:
 def _counted_once() -> Iterator[None]:
     """Count a text once, however many suites are made of it: that takes longer than the rest."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("LeakageFilter", "Lexicon"):
-            counted = functools.lru_cache(maxsize=1)(getattr(suite, name))
-            patch.setattr(suite, name, counted)
+        patch.setattr(suite, "Lexicon", functools.lru_cache(maxsize=1)(suite.Lexicon))
         yield
 
 

@@ -78,7 +78,7 @@ class Hypothesis(Section):
     """Arm, the arm that it is held against, measure: what follows is about their mean difference
     over seeds, the first minus the second. A level such as `tied=false` means every arm that has
     it, beside the arm that differs in nothing else. None: of plans that rules answered."""
-    minus: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    minus: Contrast | None = None
     """Of an interaction, the two arms whose difference is subtracted from that of `test`."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -189,8 +189,7 @@ class Plan(Section):
     def _hash_of_content(cls, content: Any, handler: Any) -> Self:
         content = without_blanks(content)
         plan: Self = handler(content)
-        if isinstance(content, dict):
-            plan._hash = cls.content_hash(content)
+        plan._hash = cls.content_hash(content)
         return plan
 
     @staticmethod

@@ -53,14 +53,17 @@ def load_plan(study: Study) -> Plan | None:
 
 def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     """Yield each name in a plan that names nothing, with what it may have meant: it would drop out
-    of the analysis without a word."""
+    of the analysis without a word. Of a study that only borrows the plan, the one that it is for
+    tells the names."""
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
-    planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
-    designs = [{arm.id: arm for arm in design.arms()} for design in planned or [study]]
-    variants = list(dict.fromkeys(arm.variant for arms in designs for arm in arms.values()))
-    cells = [levels_of({arm.id: arm.levels for arm in arms.values()}) for arms in designs]
-    named = ",".join(chain(*designs, variants, *(of_arm.values() for of_arm in cells))).split(",")
-    measures = [*MEASURES, *chain(*(design.stock_measures for design in planned or [study]))]
+    planned = [name for name in plan.confirmatory if name in studies]
+    if planned and study.name not in planned:
+        study = load_study(planned[0], undrawn=True)
+    arms = {arm.id: arm for arm in study.arms()}
+    variants = {arm.id: arm.variant for arm in arms.values()}
+    cells = levels_of({arm.id: arm.levels for arm in arms.values()})
+    named = ",".join([*arms, *variants.values(), *cells.values()]).split(",")
+    measures = [*MEASURES, *study.stock_measures]
     names: list[tuple[str, Iterable[str], Collection[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
         ("frozen", plan.frozen, plan.confirmatory),
@@ -69,22 +72,21 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
     ]
     for name, family in plan.families.items():
-        names.append((f"families.{name}", chain(*family.contrasts), variants))
+        names.append((f"families.{name}", chain(*family.contrasts), variants.values()))
         names.append((f"families.{name}.measures", family.measures, measures))
     for name, (h, *_, measure) in plan.bound.items():
         field, asked = f"hypotheses.{name}.test", ",".join(chain(*h.pairs)).split(",")
         names.append((field, asked, dict.fromkeys(named)))
         names.append((field, [measure], measures))
-        for arms, of_arm in zip(designs, cells, strict=True):
-            weights = arm_weights(h.pairs, {arm.id: arm.variant for arm in arms.values()}, of_arm)
-            if not weights and {*asked} <= {*named}:
-                some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
-                pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"
-                yield f"{field}: {pair}; write two of {some}, or levels with their fields"
-            texts = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
-            if measure in PER_TOKEN and len(texts) > 1:
-                remedy = "write bits_per_character, which all share"
-                yield f"{field}: {measure} is per token, and the arms' tokens differ; {remedy}"
+        weights = arm_weights(h.pairs, variants, cells)
+        if not weights and {*asked} <= {*named}:
+            some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
+            pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"
+            yield f"{field}: {pair}; write two of {some}, or levels with their fields"
+        texts = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
+        if measure in PER_TOKEN and len(texts) > 1:
+            remedy = "write bits_per_character, which all share"
+            yield f"{field}: {measure} is per token, and the arms' tokens differ; {remedy}"
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
@@ -331,7 +333,5 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
     expected = plan.hash if plan else None
     for run, stamp in stamps.items():
         if stamp != expected:
-            raise UserError(
-                f"run {run} was made under plan {stamp}, and the plan's hash is {expected}: "
-                "restore that plan, or rerun ./run_all.sh, which trains the run anew under this one"
-            )
+            fault = f"run {run} was made under plan {stamp}, and the plan's hash is {expected}"
+            raise UserError(f"{fault}: restore that plan, or rerun ./run_all.sh")

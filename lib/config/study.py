@@ -134,10 +134,8 @@ class Study(RunConfig):
             raise ValueError("exclude: leaves no arm; exclude less")
         for arm in arms:
             if Path(arm.id).stem in _BESIDE_ARMS or not _ARM_ID.fullmatch(arm.id):
-                raise ValueError(
-                    f"factors: {short(arm.id)} cannot name an arm and its folder; include the arm "
-                    f"under a name of at most {MAX_ID} letters, digits, spaces and . = , + ( ) -"
-                )
+                fault = f"factors: {short(arm.id)} cannot name an arm and its folder"
+                raise ValueError(f"{fault}; include it under a name of letters and digits")
         ids = [arm.id for arm in arms]
         _refuse_repeats("factors", ids)
         cells = [f"{arm.variant} {arm.setting}".strip() for arm in arms]
@@ -161,11 +159,9 @@ class Study(RunConfig):
             other = first.setdefault(arm.config.training.iterations, arm)
             seen, tokens = other.config.tokens, arm.config.tokens
             if tokens != seen:
-                raise ValueError(
-                    f"factors: {other.id} sees {seen:,} tokens, {arm.id} {tokens:,}; exclude that "
-                    "arm and include it with training.iterations that make them equal, or leave "
-                    "batch_size and block_size as they are"
-                )
+                fault = f"factors: {other.id} sees {seen:,} tokens, {arm.id} {tokens:,}"
+                remedy = "exclude that arm and include it with training.iterations that match"
+                raise ValueError(f"{fault}; {remedy}, or keep batch_size and block_size")
 
     @property
     def hash(self) -> str:
@@ -348,12 +344,6 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
         raise ConfigError(f"{path.name}: {'; '.join(explain(error, Study))}") from None
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from None
-
-
-def recorded_study(content: dict[str, Any]) -> Study:
-    """Read the parameters of a recorded study, without the fields that were dropped since; 0, 1, …
-    stand for seeds that were drawn."""
-    return Study.model_validate(content, extra="ignore")
 
 
 def _study_file(study: Any) -> Path:

@@ -10,7 +10,8 @@ import pandas as pd
 from lib.config.io import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
-from lib.data.suite import prepare_suite, windows
+from lib.data.suite import prepare_suite
+from lib.data.tasks import windows
 from lib.data.text import MAX_SEARCHED, PARTS, Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
 
@@ -50,9 +51,9 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
     lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
-    found, long = lines.isin(set(train.splitlines())), lines.str.len() >= gram
-    grams = pd.Series(windows(heldout, gram), dtype=object).isin(set(windows(train, gram)))
-    parts = {"lines": found, f"lines of at least {gram} characters": found[long]}
+    found, known = lines.map(set(train.splitlines()).__contains__), set(windows(train, gram))
+    grams = pd.Series(windows(heldout, gram), dtype=object).map(known.__contains__)
+    parts = {"lines": found, f"lines of at least {gram} characters": found[lines.str.len() >= gram]}
     parts[f"{gram}-character windows"] = grams
     shares = {f"{what} found in train": part.mean() for what, part in parts.items()}
     return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from lib.config.schema import GRAM, digest
+from lib.config.schema import digest
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
 
@@ -80,22 +80,6 @@ class Suite:
         return digest([asdict(task) for task in self.tasks])
 
 
-def windows(text: str, length: int) -> list[str]:
-    """List every stretch of a text of so many characters."""
-    return [text[i : i + length] for i in range(len(text) - length + 1)]
-
-
-class LeakageFilter:
-    """Tells whether a held-out text also stands in the training part."""
-
-    def __init__(self, train: str) -> None:
-        self._lines, self._grams = set(train.split("\n")), set(windows(train, GRAM))
-
-    def leaks(self, text: str) -> bool:
-        """Tell whether `text` is a line of the training part, or shares a 24-gram with it."""
-        return text in self._lines or any(gram in self._grams for gram in windows(text, GRAM))
-
-
 def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> Suite:
     """Make the suite of a corpus for models that read `block_size` characters.
 
@@ -108,12 +92,12 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         long = "the text is too long to be searched for what questions share"
         suite.left_out["all tasks"] = long if items_per_task else "evaluation.items_per_task is 0"
         return suite
-    leakage, lexicon = LeakageFilter(train), Lexicon(train)
-    dev, test = (_usable_lines(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
+    lexicon = Lexicon(train)
+    dev, test = (_usable_lines(corpus.decode(ids), lexicon) for ids in (corpus.dev, corpus.test))
     for name, n_choices in N_CHOICES.items():
         key = f"{corpus.sha256}/{name}"
-        items = _items(name, f"{key}/test", test, lexicon, leakage)
-        examples = _items(name, f"{key}/dev", dev, lexicon, leakage)
+        items = _items(name, f"{key}/test", test, lexicon)
+        examples = _items(name, f"{key}/dev", dev, lexicon)
         if len(items) < MIN_ITEMS:
             suite.left_out[name] = f"{len(items)} questions, {MIN_ITEMS} needed: give a longer text"
             continue
@@ -133,19 +117,17 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     return suite
 
 
-def _usable_lines(text: str, leakage: LeakageFilter) -> list[Line]:
+def _usable_lines(text: str, lexicon: Lexicon) -> list[Line]:
     """List the lines of a text, whose passages are parted by blank lines. Speakers' names, lines
     that leak, and the first and last line, which the split may have cut, are not usable."""
     lines = [line for line in text.split("\n") if not line or line.strip()]
     full = [i for i, line in enumerate(lines) if line]
-    usable = [i for i in full[1:-1] if not (lines[i].endswith(":") or leakage.leaks(lines[i]))]
+    usable = [i for i in full[1:-1] if not (lines[i].endswith(":") or lexicon.leaks(lines[i]))]
     shown, lines = {*usable}, [*lines, ""]
     return [Line(lines[i], lines[i + 1], i + 1 in shown) for i in usable]
 
 
-def _items(
-    name: str, seed: str, lines: list[Line], lexicon: Lexicon, leakage: LeakageFilter
-) -> list[Item]:
+def _items(name: str, seed: str, lines: list[Line], lexicon: Lexicon) -> list[Item]:
     """Make all questions of a task, set by set: a question for each place of a set, about what
     follows there, and all places to choose from. Sets, places and questions are in random order."""
     key = hashlib.sha256(seed.encode()).digest()
@@ -153,7 +135,7 @@ def _items(
     candidates: dict[str, Candidate] = {}
     for place in RULES[name](lines, lexicon):
         text = place.context + place.answer
-        if place.context and lexicon.symbols.issuperset(text) and not leakage.leaks(text):
+        if place.context and lexicon.symbols.issuperset(text) and not lexicon.leaks(text):
             candidates.setdefault(text, place)
     distinct = list(candidates.values())
     shuffled = [distinct[i] for i in generator.permutation(len(distinct))]
@@ -215,7 +197,7 @@ def prepare_suite(
     """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
     what is there nothing is believed: a folder with another content, or more, is written anew."""
     suite = build_suite(corpus, items, block_size)
-    described, files = _suite_files(suite, corpus.sha256, block_size)
+    described, files = _suite_files(suite, corpus, block_size)
     folder = suites / f"{corpus.name}-{block_size}-{digest(files)[:12]}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):  # one that is as it should be may be in use
@@ -230,7 +212,7 @@ def prepare_suite(
 
 
 def _suite_files(
-    suite: Suite, corpus_sha256: str, block_size: int
+    suite: Suite, corpus: Corpus, block_size: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
 
@@ -255,7 +237,7 @@ def _suite_files(
             files[f"{group}.yaml"] = json.dumps(content, indent=1)  # JSON is YAML
     described = {
         "hash": suite.hash,
-        "corpus_sha256": corpus_sha256,
+        "corpus_sha256": corpus.sha256,
         "block_size": block_size,
         "groups": groups,
         "tasks": [_described(task) for task in suite.tasks],

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from lib.config.schema import GRAM
+
 CONTEXT = 24
 """Most characters of a context. With it two solved examples and a question fit in 128."""
 BEGINNING = 12
@@ -50,12 +52,22 @@ class Line:
     """Whether a question may show what follows it, too."""
 
 
+def windows(text: str, length: int) -> list[str]:
+    """List every stretch of a text of so many characters."""
+    return [text[i : i + length] for i in range(len(text) - length + 1)]
+
+
 class Lexicon:
-    """The lower-case words of the training part, and its symbols."""
+    """What the training part holds: its symbols, lower-case words, lines and 24-grams."""
 
     def __init__(self, train: str) -> None:
         self.symbols = frozenset(train)
         self.words = {word for word in _WORD.findall(train) if word.islower()}
+        self._lines, self._grams = set(train.split("\n")), set(windows(train, GRAM))
+
+    def leaks(self, text: str) -> bool:
+        """Tell whether `text` is a line of the training part, or shares a 24-gram with it."""
+        return text in self._lines or not self._grams.isdisjoint(windows(text, GRAM))
 
 
 Rule = Callable[[list[Line], Lexicon], Iterator[Candidate]]

@@ -65,7 +65,7 @@ class Characters:
         if unseen := sorted(set(text).difference(self._ids)):
             fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training"
             raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or take bytes")
-        return np.array([self._ids[symbol] for symbol in text], np.int64)
+        return np.fromiter(map(self._ids.__getitem__, text), np.int64, len(text))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Write ids as text."""

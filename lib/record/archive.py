@@ -28,7 +28,7 @@ from lib.config import io
 from lib.config.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
 from lib.config.plan import Plan
 from lib.config.preregistration import load_plan
-from lib.config.study import Study, load_study, recorded_study
+from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
 from lib.results import Folder, status_of
 from lib.stats.runs import collect, read_parquet
@@ -130,7 +130,8 @@ class Record:
     @cached_property
     def parameters(self) -> Study:
         """The study as it was archived."""
-        return recorded_study(read_yaml(self.folder / "parameters.yaml"))
+        # Without the fields that were dropped since; 0, 1, … stand for seeds that were drawn.
+        return Study.model_validate(read_yaml(self.folder / "parameters.yaml"), extra="ignore")
 
     @cached_property
     def plan(self) -> Plan | None:

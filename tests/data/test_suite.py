@@ -13,8 +13,8 @@ from lm_eval.tasks import TaskManager
 
 from lib.config.schema import CorpusConfig
 from lib.data import suite as suite_of
-from lib.data.suite import MIN_ITEMS, Item, LeakageFilter, Suite, Task, build_suite, prepare_suite
-from lib.data.tasks import CONTEXT, N_CHOICES, RULES
+from lib.data.suite import MIN_ITEMS, Item, Suite, Task, build_suite, prepare_suite
+from lib.data.tasks import CONTEXT, N_CHOICES, RULES, Lexicon
 from lib.data.text import Corpus, load_corpus
 
 
@@ -199,13 +199,13 @@ def test_no_suite_is_made_of_no_questions_or_of_a_text_too_long(
 
 
 def test_the_leakage_filter_finds_lines_and_24_grams() -> None:
-    leakage = LeakageFilter("short line\nabcdefghijklmnopqrstuvwxyz\n")
-    assert leakage.leaks("short line")
-    assert not leakage.leaks("short lin")
-    assert leakage.leaks("... abcdefghijklmnopqrstuvwx ...")
-    assert leakage.leaks("... abcdefghijklmnopqrstuvwx")  # at the text's end
-    assert LeakageFilter("... abcdefghijklmnopqrstuvwx").leaks("abcdefghijklmnopqrstuvwx ...")
-    assert not leakage.leaks("... abcdefghijklmnopqrstuvw ...")
+    lexicon = Lexicon("short line\nabcdefghijklmnopqrstuvwxyz\n")
+    assert lexicon.leaks("short line")
+    assert not lexicon.leaks("short lin")
+    assert lexicon.leaks("... abcdefghijklmnopqrstuvwx ...")
+    assert lexicon.leaks("... abcdefghijklmnopqrstuvwx")  # at the text's end
+    assert Lexicon("... abcdefghijklmnopqrstuvwx").leaks("abcdefghijklmnopqrstuvwx ...")
+    assert not lexicon.leaks("... abcdefghijklmnopqrstuvw ...")
 
 
 # ---- files
