@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
 from lib.config.study import level_name
-from lib.figures.style import VARIANTS, Variant, line, offsets, table_looks, variants, widen
+from lib.figures.style import VARIANTS, Variant, line, placed_variants, table_looks, widen
 
 LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""
@@ -65,7 +65,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     tasks = tasks.assign(label=names).sort_values(["shots", "task"], kind="stable")
     labels = list(tasks["label"].unique())
-    for (look, part), offset in zip(variants(tasks), offsets(tasks, 0.6), strict=True):
+    for look, offset, part in placed_variants(tasks, 0.6):
         seeds = part.groupby("label")["normalised_accuracy"].agg(["min", "mean", "max"])
         y = [labels.index(label) + offset for label in seeds.index]
         ax.hlines(y, seeds["min"], seeds["max"], color=look.colour, linewidth=1)
@@ -122,9 +122,8 @@ def by_level(
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
     table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
-    aside = offsets(table, 0.06 * table["variant"].nunique())
-    for (look, part), offset in zip(variants(table), aside, strict=True):
-        yield look, float(offset), part.sort_values("place", kind="stable")
+    for look, offset, part in placed_variants(table, 0.06 * table["variant"].nunique()):
+        yield look, offset, part.sort_values("place", kind="stable")
 
 
 def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:

@@ -167,10 +167,14 @@ def facets(
         save(figure, folder, name)
 
 
-def offsets(table: pd.DataFrame, width: float) -> Any:
-    """Offsets of a table's variants, spread over `width`, so that their marks do not overlap."""
+def placed_variants(
+    table: pd.DataFrame, width: float
+) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
+    """Give the look of every variant of a table with its rows, and how far its marks stand aside:
+    spread over `width`, so that they do not overlap."""
     n = table["variant"].nunique()
-    return width * (np.arange(n) - (n - 1) / 2) / max(n - 1, 1)
+    for i, (look, part) in enumerate(variants(table)):
+        yield look, width * (i - (n - 1) / 2) / max(n - 1, 1), part
 
 
 def widen(ax: Axes, differences: pd.Series) -> None:

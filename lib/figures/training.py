@@ -15,7 +15,16 @@ from matplotlib.axes import Axes
 
 from lib.config.metrics import MEASURES
 from lib.config.study import Arm
-from lib.figures.style import STYLE, Variant, line, offsets, show, small_png, variants, widen
+from lib.figures.style import (
+    STYLE,
+    Variant,
+    line,
+    placed_variants,
+    show,
+    small_png,
+    variants,
+    widen,
+)
 from lib.stats.runs import melt_columns
 
 LABELS = {
@@ -130,7 +139,7 @@ def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
     mark per variant and seed."""
     values = melt_columns(curve, "second_moment_", "group")
     groups = list(values["group"].unique())
-    for (look, part), offset in zip(variants(values), offsets(values, 0.4), strict=True):
+    for look, offset, part in placed_variants(values, 0.4):
         x = part["group"].map(groups.index) + offset
         style: Any = {"color": look.colour, "marker": look.marker, "label": look.label}
         ax.scatter(x, part["value"], s=14, **style)

@@ -190,13 +190,13 @@ def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
     """Name the factors that give the two sides of a difference (see `sides`) different budgets,
     from the tidy table. Without one, `check` has made sure that their budgets are equal."""
     of = runs.drop_duplicates("arm").set_index("arm").loc[list(weights)]
-    tokens = of[[name for name in _TOKENS if name in of]].prod(axis=1)
 
     def differs(values: pd.Series) -> bool:
         return bool((pd.Series(weights).groupby(values).sum().abs() > 1e-9).any())
 
-    names = BUDGET if differs(tokens) else [name for name in BUDGET if name not in _TOKENS]
-    return ", ".join(name for name in names if name in of and differs(of[name]))
+    tokens = of[list(_TOKENS)].prod(axis=1)
+    names = BUDGET if differs(tokens) else BUDGET[len(_TOKENS) :]
+    return ", ".join(name for name in names if differs(of[name]))
 
 
 def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
