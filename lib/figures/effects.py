@@ -16,9 +16,6 @@ from lib.config.schema import Level
 from lib.config.study import level_name
 from lib.figures.style import VARIANTS, Variant, line, placed_variants, table_looks, widen
 
-LETTERS = 27
-"""How many have room below a panel that is a third of a page wide."""
-
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw differences in a measure under one another, the first on top: a mark at `mean_delta`
@@ -49,10 +46,8 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
         ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker, zorder=2)
         ends = [x - 0.25, x + 0.25]
         ax.plot(ends, [values.mean()] * 2, color=look.colour, linewidth=2.2, zorder=3)
-    labels = [look.label for look in styles.values()]
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    crowded = len(labels) * max(map(len, labels)) > LETTERS
-    ax.set_xticks(range(len(styles)), labels, **turned if crowded else {})
+    ax.set_xticks(range(len(styles)), [look.label for look in styles.values()], **turned)
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")

@@ -104,7 +104,7 @@ class StudyFigures:
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
             if "answer" in table:
                 decided = table["answer"] != "undecided"
-            label = table["effect"].map(lambda text: textwrap.fill(text, effects.LETTERS - 5))
+            label = table["effect"].map(lambda text: textwrap.fill(text, 22))
             table = table.assign(label=label, decided=decided, variant="", setting="")
             rows: Rows = {}
             for measure in table["measure"].unique():

@@ -193,8 +193,8 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
     """Show what was measured of the trained model, from its tables and raw files: calibration,
     temperature, loss by context, the residual stream and second moments; of a diverged one, only
     the last two."""
-    tables = {name: table.assign(variant=arm.variant) for name, table in tables.items()}
-    curve = tables["curve"].assign(arm=arm.id, setting=arm.setting, seed=0)
+    run: Any = {"variant": arm.variant, "arm": arm.id, "setting": arm.setting, "seed": 0}
+    tables = {name: table.assign(**run) for name, table in tables.items()}
     measured = not tables["bins"].empty
     with plt.rc_context(_OF_A_RUN):
         n = 5 if measured else 2
@@ -203,8 +203,8 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
             reliability_diagram(tables["bins"], axes[0])
             trend(tables["temperatures"], "nll", axes[1], x="temperature")
             trend(tables["positions"], "position_loss", axes[2], x="context")
-        residual_norms(curve, axes[-2])
-        second_moments(curve, axes[-1])
+        residual_norms(tables["curve"], axes[-2])
+        second_moments(tables["curve"], axes[-1])
         show(figure, 8)
 
 

@@ -149,5 +149,5 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
         row |= {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
         row |= {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
         rows.append(row)
-    values = pd.DataFrame(rows, dtype=str)
-    return values.agg(lambda column: ", ".join(map(str, column.unique()))).to_frame("")
+    values = {name: ", ".join(map(str, of.unique())) for name, of in pd.DataFrame(rows).items()}
+    return pd.Series(values, name="").to_frame()
