@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
 from lib.config.study import level_name
-from lib.figures.style import VARIANTS, Variant, line, placed_variants, table_looks, widen
+from lib.figures.style import VARIANTS, Variant, aside, line, table_looks, widen
 
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
@@ -60,7 +60,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     tasks = tasks.assign(label=names).sort_values(["shots", "task"], kind="stable")
     labels = list(tasks["label"].unique())
-    for look, offset, part in placed_variants(tasks, 0.6):
+    for look, offset, part in aside(tasks, 0.6):
         seeds = part.groupby("label")["normalised_accuracy"].agg(["min", "mean", "max"])
         y = [labels.index(label) + offset for label in seeds.index]
         ax.hlines(y, seeds["min"], seeds["max"], color=look.colour, linewidth=1)
@@ -117,7 +117,7 @@ def by_level(
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
     table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
-    for look, offset, part in placed_variants(table, 0.06 * table["variant"].nunique()):
+    for look, offset, part in aside(table, 0.06 * table["variant"].nunique()):
         yield look, offset, part.sort_values("place", kind="stable")
 
 

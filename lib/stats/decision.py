@@ -18,8 +18,6 @@ from lib.config.metrics import JUDGED, MEASURES
 from lib.config.plan import Plan
 from lib.stats.runs import own_baselines
 
-TIE_BREAKERS = ("ece", "inference_tokens_per_second", "training_tokens_per_second")
-
 Row = dict[Any, Any]
 
 
@@ -92,7 +90,7 @@ def by_criteria(
             return "no test", undecided, "the plan tests no primary measure of this arm"
         if better:
             return "improvement", "replicate before adopting", f"the arm is better in {better}"
-        for name in TIE_BREAKERS:
+        for name in ("ece", "inference_tokens_per_second", "training_tokens_per_second"):
             if name in rows and rows[name]["t_p"] < plan.alpha:
                 gain = MEASURES[name].gain(rows[name]["mean_delta"])
                 return "tie", adopt if gain > 0 else keep, f"{MEASURES[name].label} breaks the tie"

@@ -132,14 +132,16 @@ def _offence(run: RunResult, reason: str) -> ResultError:
 def machine_settings(run: RunResult) -> str:
     """Say how training was rounded: by which torch and settings of the machine; each with its steps
     where several machines made them."""
-    names = [name for name in MACHINE_SETTINGS if name not in NOT_OF_WEIGHTS]
+    ways = {}
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
-    ways = {
-        end: ", ".join([f"torch {packages['torch']}", *(f"{n} {machine.get(n)}" for n in names)])
-        for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]
-    }
+    for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]:
+        settings = [f"torch {packages['torch']}"]
+        for name in MACHINE_SETTINGS:
+            if name not in NOT_OF_WEIGHTS:
+                settings.append(f"{name} {machine.get(name)}")
+        ways[end] = ", ".join(settings)
     if len(set(ways.values())) == 1:
-        return next(iter(ways.values()))
+        return ways[end]
     return " and ".join(f"{way} (up to step {end})" for end, way in ways.items())
 
 
