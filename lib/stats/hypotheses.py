@@ -111,7 +111,9 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         weights = arm_weights(h.pairs, variants, cells)
         if measure not in runs or not weights or not is_comparable(runs, measure, weights):
             continue
-        arm, baseline = _named(h, weights)
+        arm, baseline = weights if len(weights) == 2 else h.pairs[0]
+        if h.minus:
+            arm, baseline = (f"({one} - {other})" for one, other in h.pairs)
         deltas = paired.weighed_deltas(runs, measure, weights)
         test, sd = paired.t_test(deltas, plan.alpha), paired.sd_of(deltas)
         exact = is_exact(h)
@@ -129,13 +131,6 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     table["refuted_p"] = families["refuted_p"].transform(holm)
     table["alpha"] = plan.alpha / families["p"].transform("size")
     return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
-
-
-def _named(h: Hypothesis, weights: dict[str, float]) -> tuple[str, str]:
-    """Name the two sides of a difference: two arms, two levels, or two differences."""
-    if h.minus:
-        return tuple(f"({one} - {other})" for one, other in h.pairs)  # type: ignore[return-value]
-    return tuple(weights if len(weights) == 2 else h.pairs[0])  # type: ignore[return-value]
 
 
 def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:

@@ -275,9 +275,8 @@ def melt_columns(
     """Gather the columns that begin with `prefix` into rows, from the last step of every run's
     curve ("min": the first): `name` is the rest of the column's name, `value` its number."""
     chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
-    columns = [column for column in curve.columns if column.startswith(prefix)]
-    keys = ["arm", "variant", "setting", "seed"]
-    rows = chosen.melt(keys, columns, var_name=name)
+    columns = list(curve.filter(regex=f"^{prefix}"))
+    rows = chosen.melt(["arm", "variant", "setting", "seed"], columns, var_name=name)
     rows[name] = rows[name].str.removeprefix(prefix)
     return rows.dropna(subset="value")
 
