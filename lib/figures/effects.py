@@ -14,10 +14,7 @@ from matplotlib.axes import Axes
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
 from lib.config.study import level_name
-from lib.figures.style import VARIANTS, Variant, line, offsets, table_looks, variants, widen
-
-LETTERS = 27
-"""How many have room below a panel that is a third of a page wide."""
+from lib.figures.style import VARIANTS, Variant, aside, line, table_looks, widen
 
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
@@ -49,10 +46,8 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
         ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker, zorder=2)
         ends = [x - 0.25, x + 0.25]
         ax.plot(ends, [values.mean()] * 2, color=look.colour, linewidth=2.2, zorder=3)
-    labels = [look.label for look in styles.values()]
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    crowded = len(labels) * max(map(len, labels)) > LETTERS
-    ax.set_xticks(range(len(styles)), labels, **turned if crowded else {})
+    ax.set_xticks(range(len(styles)), [look.label for look in styles.values()], **turned)
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
@@ -65,7 +60,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     tasks = tasks.assign(label=names).sort_values(["shots", "task"], kind="stable")
     labels = list(tasks["label"].unique())
-    for (look, part), offset in zip(variants(tasks), offsets(tasks, 0.6), strict=True):
+    for look, offset, part in aside(tasks, 0.6):
         seeds = part.groupby("label")["normalised_accuracy"].agg(["min", "mean", "max"])
         y = [labels.index(label) + offset for label in seeds.index]
         ax.hlines(y, seeds["min"], seeds["max"], color=look.colour, linewidth=1)
@@ -122,9 +117,8 @@ def by_level(
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
     table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
-    aside = offsets(table, 0.06 * table["variant"].nunique())
-    for (look, part), offset in zip(variants(table), aside, strict=True):
-        yield look, float(offset), part.sort_values("place", kind="stable")
+    for look, offset, part in aside(table, 0.06 * table["variant"].nunique()):
+        yield look, offset, part.sort_values("place", kind="stable")
 
 
 def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:

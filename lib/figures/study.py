@@ -69,8 +69,8 @@ class StudyFigures:
     def raw(self, name: str) -> pd.DataFrame:
         """Join a raw file of all runs, each row with its run's baseline and status, and the losses
         of its text."""
-        known = [name for name in ("baseline", "status", *REFERENCES) if name in self.runs]
-        return of_runs.read_parquet(self.study, name).merge(self.runs[["arm", "seed", *known]])
+        of_run = self.runs.filter(["arm", "seed", "baseline", "status", *REFERENCES])
+        return of_runs.read_parquet(self.study, name).merge(of_run)
 
     def contrasts(self, measure: str) -> pd.DataFrame:
         """Return the contrasts of 03_analysis of each arm with its own baseline, with the arm's
@@ -104,7 +104,7 @@ class StudyFigures:
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
             if "answer" in table:
                 decided = table["answer"] != "undecided"
-            label = table["effect"].map(lambda text: textwrap.fill(text, effects.LETTERS - 5))
+            label = table["effect"].map(lambda text: textwrap.fill(text, 22))
             table = table.assign(label=label, decided=decided, variant="", setting="")
             rows: Rows = {}
             for measure in table["measure"].unique():

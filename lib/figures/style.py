@@ -79,21 +79,20 @@ def looks(names: Iterable[str], ordered: bool = False) -> dict[str, Variant]:
     every, found, spare = list(names), dict[str, Variant](), cycle(_OTHERS)
     shades = colormaps["Blues"](np.linspace(0.3, 0.95, len(every)))
     for i, name in enumerate(every):
-        if i == 0 or (name in VARIANTS and not ordered):
-            found[name] = variant(name)
-        else:
-            look = replace(next(spare), label=name)
-            found[name] = replace(look, colour=to_hex(shades[i])) if ordered else look
+        found[name] = variant(name)
+        if i and (ordered or name not in VARIANTS):
+            found[name] = replace(next(spare), label=name)
+        if i and ordered:
+            found[name] = replace(found[name], colour=to_hex(shades[i]))
     return found
 
 
 def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
     """Give the look of every variant in a table, in the order in which they are drawn: as they
     stand there, or as a categorical column orders them."""
-    dtype: Any = table["variant"].dtype
+    present, dtype = table["variant"].unique(), table["variant"].dtype
     if not isinstance(dtype, pd.CategoricalDtype):
-        dtype = pd.CategoricalDtype(list(table["variant"].unique()))
-    present = set(table["variant"])
+        return looks(present)
     every = looks(dtype.categories, bool(dtype.ordered))
     return {name: look for name, look in every.items() if name in present}
 
@@ -167,10 +166,12 @@ def facets(
         save(figure, folder, name)
 
 
-def offsets(table: pd.DataFrame, width: float) -> Any:
-    """Offsets of a table's variants, spread over `width`, so that their marks do not overlap."""
+def aside(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
+    """Give the look of every variant of a table with its rows, and how far its marks stand aside:
+    spread over `width`, so that they do not overlap."""
     n = table["variant"].nunique()
-    return width * (np.arange(n) - (n - 1) / 2) / max(n - 1, 1)
+    for i, (look, part) in enumerate(variants(table)):
+        yield look, width * (i - (n - 1) / 2) / max(n - 1, 1), part
 
 
 def widen(ax: Axes, differences: pd.Series) -> None:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from lib.config.metrics import MEASURES
 from lib.config.study import Arm
-from lib.figures.style import STYLE, Variant, line, offsets, show, small_png, variants, widen
+from lib.figures.style import STYLE, Variant, aside, line, show, small_png, variants, widen
 from lib.stats.runs import melt_columns
 
 LABELS = {
@@ -112,15 +112,12 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
 def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
     """Draw the residual stream's norm over the blocks passed: after training (band: lowest to
     highest seed), and before it as a thin, pale line."""
-    first, last = (
-        melt_columns(curve, "residual_norm_", "block", end)
-        .rename(columns={"value": "residual_norm"})
-        .astype({"block": int})
-        for end in ("min", "max")
-    )
-    trend(last, "residual_norm", ax, x="block").set_yscale("log")
+    first = melt_columns(curve, "residual_norm_", "block", "min").astype({"block": int})
+    last = melt_columns(curve, "residual_norm_", "block").astype({"block": int})
+    trend(last.rename(columns={"value": "residual_norm"}), "residual_norm", ax, x="block")
+    ax.set_yscale("log")
     for look, part in variants(first):
-        means = part.groupby("block")["residual_norm"].mean()
+        means = part.groupby("block")["value"].mean()
         ax.plot(means.index, means, color=look.colour, linewidth=0.6, alpha=0.6)
     return ax
 
@@ -130,7 +127,7 @@ def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
     mark per variant and seed."""
     values = melt_columns(curve, "second_moment_", "group")
     groups = list(values["group"].unique())
-    for (look, part), offset in zip(variants(values), offsets(values, 0.4), strict=True):
+    for look, offset, part in aside(values, 0.4):
         x = part["group"].map(groups.index) + offset
         style: Any = {"color": look.colour, "marker": look.marker, "label": look.label}
         ax.scatter(x, part["value"], s=14, **style)
@@ -184,8 +181,8 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
     """Show what was measured of the trained model, from its tables and raw files: calibration,
     temperature, loss by context, the residual stream and second moments; of a diverged one, only
     the last two."""
-    tables = {name: table.assign(variant=arm.variant) for name, table in tables.items()}
-    curve = tables["curve"].assign(arm=arm.id, setting=arm.setting, seed=0)
+    run: Any = {"variant": arm.variant, "arm": arm.id, "setting": arm.setting, "seed": 0}
+    tables = {name: table.assign(**run) for name, table in tables.items()}
     measured = not tables["bins"].empty
     with plt.rc_context(_OF_A_RUN):
         n = 5 if measured else 2
@@ -194,8 +191,8 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
             reliability_diagram(tables["bins"], axes[0])
             trend(tables["temperatures"], "nll", axes[1], x="temperature")
             trend(tables["positions"], "position_loss", axes[2], x="context")
-        residual_norms(curve, axes[-2])
-        second_moments(curve, axes[-1])
+        residual_norms(tables["curve"], axes[-2])
+        second_moments(tables["curve"], axes[-1])
         show(figure, 8)
 
 

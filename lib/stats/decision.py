@@ -18,8 +18,6 @@ from lib.config.metrics import JUDGED, MEASURES
 from lib.config.plan import Plan
 from lib.stats.runs import own_baselines
 
-TIE_BREAKERS = ("ece", "inference_tokens_per_second", "training_tokens_per_second")
-
 Row = dict[Any, Any]
 
 
@@ -33,27 +31,24 @@ def decide(
     """Decide on every arm beside its own baseline, from the tidy table and the tables of the
     verdict: arm, the decision, the `rule` by which, and its reason. `stability` is the table of
     `lib.stats.stability.stability_map`."""
-    tested = {measure for family in plan.families.values() for measure in family.measures}
-    tested |= {measure for *_, measure in plan.bound.values()}
+    tested = [measure for *_, measure in plan.bound.values()]
+    for family in plan.families.values():
+        tested += family.measures
     if plan.instability is None or "unstable" not in tested:
         return []
     shares, decisions = stability.set_index("arm")["share"], []  # NaN of an arm that is not judged
     for arm, baseline in own_baselines(runs).items():
-        rows, tests = (
-            [
-                row
-                for row in table.to_dict("records")
-                if (row["arm"], row["baseline"]) == (arm, baseline)
-            ]
-            for table in (contrasts, hypotheses)
-        )
-        shown = {row["measure"]: effect(row, tests, plan.alpha) for row in rows}
-        by_measure = {row["measure"]: row for row in rows}
-        said = by_criteria(by_measure, shown, shares[baseline], shares[arm], plan)
-        decisions.append(
-            dict(zip(("arm", "rule", "decision", "reason"), (arm, *said), strict=True))
-        )
+        rows = {row["measure"]: row for row in _between(arm, baseline, contrasts)}
+        tests = _between(arm, baseline, hypotheses)
+        shown = {measure: effect(row, tests, plan.alpha) for measure, row in rows.items()}
+        rule, decision, reason = by_criteria(rows, shown, shares[baseline], shares[arm], plan)
+        decisions.append({"arm": arm, "rule": rule, "decision": decision, "reason": reason})
     return decisions
+
+
+def _between(arm: str, baseline: str, table: pd.DataFrame) -> list[Row]:
+    rows = table.to_dict("records")
+    return [row for row in rows if row["arm"] == arm and row["baseline"] == baseline]
 
 
 def effect(row: Row, tests: list[Row], alpha: float) -> str:
@@ -95,7 +90,7 @@ def by_criteria(
             return "no test", undecided, "the plan tests no primary measure of this arm"
         if better:
             return "improvement", "replicate before adopting", f"the arm is better in {better}"
-        for name in TIE_BREAKERS:
+        for name in ("ece", "inference_tokens_per_second", "training_tokens_per_second"):
             if name in rows and rows[name]["t_p"] < plan.alpha:
                 gain = MEASURES[name].gain(rows[name]["mean_delta"])
                 return "tie", adopt if gain > 0 else keep, f"{MEASURES[name].label} breaks the tie"

@@ -103,12 +103,12 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float = ALPHA
     if items.empty:
         return pd.DataFrame()
     accuracy = items.groupby(["task", "shots", "seed", "arm"])["correct"].mean().unstack("arm")
-    rows = [
-        {"arm": arm, "baseline": baseline, "task": task, "shots": shots}
-        | t_test(deltas.dropna(), alpha)._asdict()
-        for arm, baseline in own_baselines(runs).items()
-        if {arm, baseline} <= set(accuracy)
-        for (task, shots), deltas in (accuracy[arm] - accuracy[baseline]).groupby(["task", "shots"])
-    ]
+    rows = []
+    for arm, baseline in own_baselines(runs).items():
+        if {arm, baseline} <= set(accuracy):
+            deltas = accuracy[arm] - accuracy[baseline]
+            for (task, shots), part in deltas.groupby(["task", "shots"]):
+                key = {"arm": arm, "baseline": baseline, "task": task, "shots": shots}
+                rows.append(key | t_test(part.dropna(), alpha)._asdict())
     table = pd.DataFrame(rows, columns=["arm", "baseline", "task", "shots", *TTest._fields])
     return table.assign(p_holm=table.groupby(["arm", "baseline"])["t_p"].transform(holm))

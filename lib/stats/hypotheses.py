@@ -5,6 +5,7 @@ A hypothesis is supported where a test shows that it is true, refuted where one 
 false, else undecided. In a family, supports share alpha by Holm's method, and so do refutations.
 """
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -58,8 +59,6 @@ def planned_contrasts(
     measures = available_measures([*planned_measures(runs, plan), *measures_in("headline")], runs)
     contrasts = paired.contrast_table(runs, measures, rng, plan, pairs)
     tests = family_tests(contrasts, pairs, plan)
-    if tests.empty:
-        return contrasts.assign(family="", test="", p_holm=np.nan), tests
     differ = tests[tests["test"] != "equivalence"].drop_duplicates(keys)
     contrasts = contrasts.merge(differ[[*keys, "family", "test", "p_holm"]], on=keys, how="left")
     return contrasts.fillna({"family": "", "test": ""}), tests
@@ -71,31 +70,30 @@ def family_tests(
     """Return one row per family, contrast and measure: family, test, arm, baseline, measure, n,
     mean_delta and its t interval, p of the family's test, p_holm adjusted within the family, and
     the answer: helps, harms, no difference beyond the margin, undecided."""
-    tables = []
+    rows: list[Row] = []
     for name, family in plan.families.items():
-        inside = [
-            name in pairs[p] for p in zip(contrasts["arm"], contrasts["baseline"], strict=True)
-        ]
-        rows = contrasts[np.array(inside, dtype=bool) & contrasts["measure"].isin(family.measures)]
-        p = rows[P_OF[family.test]]
-        tables.append(rows.assign(family=name, test=family.test, p=p, p_holm=holm(p)))
-    if not tables:
-        return pd.DataFrame()
-    tests, margins = pd.concat(tables, ignore_index=True), plan.smallest_effect_of_interest
-    tests["answer"] = [_family_answer(row, margins, plan.alpha) for row in tests.to_dict("records")]
+        tests = []
+        for row in contrasts.to_dict("records"):
+            if name in pairs[row["arm"], row["baseline"]] and row["measure"] in family.measures:
+                p = row[P_OF[family.test]]
+                tests.append(row | {"family": name, "test": family.test, "p": p})
+        for row, p_holm in zip(tests, holm([row["p"] for row in tests]), strict=True):
+            row["p_holm"] = float(p_holm)
+            rows.append(row | {"answer": _family_answer(row, plan)})
     contrast = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high"]
-    return tests[["family", "test", *contrast, "p", "p_holm", "answer"]]
+    columns = ["family", "test", *contrast, "p", "p_holm", "answer"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _family_answer(row: Row, margins: dict[str, float], alpha: float) -> str:
+def _family_answer(row: Row, plan: Plan) -> str:
     if row["mean_delta"] == 0 and row["sd_delta"] == 0:
         return "no difference in any seed"
     if np.isnan(row["p_holm"]):
         return "not tested"
-    if not row["p_holm"] < alpha:
+    if not row["p_holm"] < plan.alpha:
         return "undecided"
     if row["test"] == "equivalence":
-        return f"no difference beyond ± {margins[row['measure']]:g}"
+        return f"no difference beyond ± {plan.smallest_effect_of_interest[row['measure']]:g}"
     gain = MEASURES[row["measure"]].gain(row["mean_delta"])
     if np.isnan(gain):
         return "rises" if row["mean_delta"] > 0 else "falls"
@@ -113,7 +111,9 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         weights = arm_weights(h.pairs, variants, cells)
         if measure not in runs or not weights or not is_comparable(runs, measure, weights):
             continue
-        arm, baseline = _named(h, weights)
+        arm, baseline = weights if len(weights) == 2 else h.pairs[0]
+        if h.minus:
+            arm, baseline = (f"({one} - {other})" for one, other in h.pairs)
         deltas = paired.weighed_deltas(runs, measure, weights)
         test, sd = paired.t_test(deltas, plan.alpha), paired.sd_of(deltas)
         exact = is_exact(h)
@@ -133,24 +133,14 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
 
 
-def _named(h: Hypothesis, weights: dict[str, float]) -> tuple[str, str]:
-    """Name the two sides of a difference: two arms, two levels, or two differences."""
-    if h.minus:
-        return tuple(f"({one} - {other})" for one, other in h.pairs)  # type: ignore[return-value]
-    return tuple(weights if len(weights) == 2 else h.pairs[0])  # type: ignore[return-value]
-
-
 def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
     """Return the one-sided halves of the exact test, whose distribution is symmetric."""
 
-    def side(sign: int) -> OneSided:
-        def p(bound: float) -> float:
-            two_sided = paired.sign_flip_test(deltas - bound, rng)[0]
-            return two_sided / 2 if sign * (deltas - bound).sum() > 0 else 1 - two_sided / 2
+    def p(sign: int, bound: float) -> float:
+        half = paired.sign_flip_test(deltas - bound, rng)[0] / 2
+        return half if sign * (deltas - bound).sum() > 0 else 1 - half
 
-        return p
-
-    return side(1), side(-1)
+    return partial(p, 1), partial(p, -1)
 
 
 def _answer(row: Row, plan: Plan) -> Row:

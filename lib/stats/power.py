@@ -62,16 +62,18 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
     """Test that a hypothesis is true, and that it is false: two p. `smallest` is the smallest
     effect of interest in its measure (0: none): a direction is false, too, where the effect is
     shown to be smaller. Whether they differ at all cannot be refuted without one."""
-    if margin := h.equivalent_within:
-        two_sided = 2 * np.minimum(above(margin), below(-margin))
-        return np.maximum(above(-margin), below(margin)), np.minimum(1, two_sided)
     bound, limit = h.beyond, h.beyond or smallest
-    if h.direction == "greater":
-        return np.minimum(1, 2 * above(bound)), np.minimum(1, 2 * below(limit))
-    if h.direction == "less":
-        return np.minimum(1, 2 * below(-bound)), np.minimum(1, 2 * above(-limit))
-    equal = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(above(0.0))
-    return np.minimum(1, 2 * np.minimum(above(bound), below(-bound))), equal
+    if margin := h.equivalent_within:
+        p = np.maximum(above(-margin), below(margin))
+        refuted = 2 * np.minimum(above(margin), below(-margin))
+    elif h.direction == "greater":
+        p, refuted = 2 * above(bound), 2 * below(limit)
+    elif h.direction == "less":
+        p, refuted = 2 * below(-bound), 2 * above(-limit)
+    else:
+        p = 2 * np.minimum(above(bound), below(-bound))
+        refuted = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(p)
+    return np.minimum(1, p), np.minimum(1, refuted)
 
 
 def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
@@ -132,18 +134,16 @@ def expected_power(
     family where all others fail."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
-    for name, (h, arm, baseline, measure) in plan.bound.items():
-        if name not in spread:
-            continue
+    for name in spread:
+        h, *_, measure = plan.bound[name]
         smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
         true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
         true = -true if h.direction == "less" else true
         alpha, sd = plan.alpha / size[h.family], spread[name]
-        supported, _ = power_of(h, true, sd, n, alpha, smallest)
-        seeds = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)
-        row: dict[str, Any] = {"hypothesis": name, "arm": arm, "baseline": baseline}
-        row |= {"measure": measure, "difference": true, "sd": sd, "n": n}
-        rows.append(row | {"power": supported, "seeds": seeds})
+        row: dict[str, Any] = {"hypothesis": name, "measure": measure, "difference": true, "sd": sd}
+        row["power"], _ = power_of(h, true, sd, n, alpha, smallest)
+        row["seeds"] = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

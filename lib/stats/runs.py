@@ -132,14 +132,16 @@ def _offence(run: RunResult, reason: str) -> ResultError:
 def machine_settings(run: RunResult) -> str:
     """Say how training was rounded: by which torch and settings of the machine; each with its steps
     where several machines made them."""
-    names = [name for name in MACHINE_SETTINGS if name not in NOT_OF_WEIGHTS]
+    ways = {}
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
-    ways = {
-        end: ", ".join([f"torch {packages['torch']}", *(f"{n} {machine.get(n)}" for n in names)])
-        for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]
-    }
+    for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]:
+        settings = [f"torch {packages['torch']}"]
+        for name in MACHINE_SETTINGS:
+            if name not in NOT_OF_WEIGHTS:
+                settings.append(f"{name} {machine.get(name)}")
+        ways[end] = ", ".join(settings)
     if len(set(ways.values())) == 1:
-        return next(iter(ways.values()))
+        return ways[end]
     return " and ".join(f"{way} (up to step {end})" for end, way in ways.items())
 
 
@@ -190,13 +192,13 @@ def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
     """Name the factors that give the two sides of a difference (see `sides`) different budgets,
     from the tidy table. Without one, `check` has made sure that their budgets are equal."""
     of = runs.drop_duplicates("arm").set_index("arm").loc[list(weights)]
-    tokens = of[[name for name in _TOKENS if name in of]].prod(axis=1)
 
     def differs(values: pd.Series) -> bool:
         return bool((pd.Series(weights).groupby(values).sum().abs() > 1e-9).any())
 
-    names = BUDGET if differs(tokens) else [name for name in BUDGET if name not in _TOKENS]
-    return ", ".join(name for name in names if name in of and differs(of[name]))
+    tokens = of[list(_TOKENS)].prod(axis=1)
+    names = BUDGET if differs(tokens) else BUDGET[len(_TOKENS) :]
+    return ", ".join(name for name in names if differs(of[name]))
 
 
 def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
@@ -273,9 +275,8 @@ def melt_columns(
     """Gather the columns that begin with `prefix` into rows, from the last step of every run's
     curve ("min": the first): `name` is the rest of the column's name, `value` its number."""
     chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
-    columns = [column for column in curve.columns if column.startswith(prefix)]
-    keys = ["arm", "variant", "setting", "seed"]
-    rows = chosen.melt(keys, columns, var_name=name)
+    columns = list(curve.filter(regex=f"^{prefix}"))
+    rows = chosen.melt(["arm", "variant", "setting", "seed"], columns, var_name=name)
     rows[name] = rows[name].str.removeprefix(prefix)
     return rows.dropna(subset="value")
 

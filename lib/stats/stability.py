@@ -131,15 +131,14 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
     collapsed, are untrained, diverged or harmful, median and largest severity (nats), and median
     and longest plateau (steps)."""
-    settings = runs[["arm", "seed", "variant", "setting"]]
     rows = []
-    for arm, part in settings.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
+    for (arm, variant, setting), own in runs.groupby(["arm", "variant", "setting"], sort=False):
+        part = stability.loc[own.index]
         judged, count = int(part["judged"].sum()), int(part["unstable"].sum())
         low, high = share_interval(count, judged, alpha)
-        row: dict[str, Any] = {"arm": arm, "variant": part["variant"].iloc[0]}
-        row |= {"setting": part["setting"].iloc[0], "n": len(part), "judged": judged}
-        row |= {"unstable": count, "share": count / judged if judged else np.nan}
-        row |= {"low": low, "high": high}
+        row: dict[str, Any] = {"arm": arm, "variant": variant, "setting": setting}
+        row |= {"n": len(part), "judged": judged, "unstable": count}
+        row |= {"share": part["unstable"].mean(), "low": low, "high": high}
         for name in ("transient", "collapsed", "untrained", "diverged", "harmful"):
             if part[name].notna().all():
                 row[f"{name}_runs"] = int(part[name].sum())

@@ -156,12 +156,11 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     """List what the runs were made with. More than one value in a row is worth a look."""
     machine = ("device", "device_name", "precision", "threads", "platform", "commit", "clean")
-    runs = [
-        {name: run.origin.get(name) for name in machine}
-        | run.origin["packages"]
-        | {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
-        | {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
-        for run in results
-    ]
-    rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}
-    return pd.Series(rows, name="").to_frame()
+    rows = []
+    for run in results:
+        row = {name: run.origin.get(name) for name in machine} | run.origin["packages"]
+        row |= {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
+        row |= {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
+        rows.append(row)
+    values = {name: ", ".join(map(str, of.unique())) for name, of in pd.DataFrame(rows).items()}
+    return pd.Series(values, name="").to_frame()

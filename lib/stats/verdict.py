@@ -53,10 +53,8 @@ class Verdict:
 
     def _repr_markdown_(self) -> str:
         """Write the answer to each hypothesis, and what is decided of each arm."""
-        lines = [f"**{name}: {a['answer']}.** {a['reason']}" for name, a in self.answers.items()]
-        lines += [
-            f"**{d['arm']}: {d['decision']}** ({d['rule']}): {d['reason']}." for d in self.decisions
-        ]
+        said = outcomes(self.as_json())
+        lines = [f"**{name}: {outcome}.** {reason}" for name, outcome, reason in said]
         return "\n\n".join(lines) or "Nothing is tested: see the differences and their intervals."
 
 
@@ -111,13 +109,19 @@ def analyse(
     return Verdict(claim, runs, answers, decisions, tables | {"stability": stability}, beyond)
 
 
+def outcomes(verdict: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Name every hypothesis with its answer, and every arm with what is decided of it, and why."""
+    for name, of in verdict["answers"].items():
+        yield name, of["answer"], of["reason"]
+    for of in verdict["decisions"]:
+        yield of["arm"], of["decision"], f"{of['rule']}: {of['reason']}"
+
+
 def for_terminal(verdict: dict[str, Any], width: int) -> Iterator[str]:
     """Write what is kept of a study under a plan in lines of at most `width` characters: whether it
     may confirm, the answer to each hypothesis, and what is decided of each arm."""
     because = "".join(f"; {reason}" for reason in verdict["exploratory_because"])
     yield from textwrap.wrap(f"{verdict['standing']}{because}", width, subsequent_indent="    ")
-    rows = [(name, a["answer"], a["reason"]) for name, a in verdict["answers"].items()]
-    rows += [(d["arm"], d["decision"], f"{d['rule']}: {d['reason']}") for d in verdict["decisions"]]
-    for name, answer, reason in rows:
-        yield f"  {name}: {answer.upper()}"
-        yield from (f"    {line}" for line in textwrap.wrap(reason, width - 4))
+    for name, outcome, reason in outcomes(verdict):
+        yield f"  {name}: {outcome.upper()}"
+        yield textwrap.indent(textwrap.fill(reason, width - 4), "    ")

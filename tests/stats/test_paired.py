@@ -20,6 +20,7 @@ from lib.stats.paired import (
     t_test,
 )
 from lib.stats.power import minimum_detectable_effect
+from lib.stats.runs import BUDGET
 from tests.stats.samples import plan_of, runs_of, two_arms
 
 NAN = float("nan")
@@ -239,7 +240,7 @@ def runs() -> pd.DataFrame:
         for std in ("a", "b")
         for seed in range(4)
     ]
-    return pd.DataFrame(rows).assign(vocabulary="characters")
+    return pd.DataFrame(rows).assign(vocabulary="characters", **dict.fromkeys(BUDGET, 1))
 
 
 def test_the_table_pairs_each_arm_with_its_baseline_by_seed(runs):
