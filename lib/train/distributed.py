@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lib.config.io import ROOT, relative
+from lib.config.io import relative
 from lib.config.schema import RunConfig
 from lib.config.yaml import UserError
 
@@ -40,7 +40,7 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
     command += ["--nproc-per-node", str(config.machine.processes), "-m", "lib.train.trainer"]
     command += [str(folder), config.model_dump_json()]
     environment = os.environ | {"OMP_NUM_THREADS": str(config.machine.threads)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with (
         (folder / "processes.log").open("w", encoding="utf-8") as log,

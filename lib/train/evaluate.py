@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ from lib.train.machine import execution_environment, peak_flops
 from lib.train.model import GPT, count_parameters, flops_per_token, weights_digest
 from lib.train.trainer import Trainer
 
-Floats = NDArray[np.float64]
+Array = NDArray[Any]
 SAMPLED_POSITIONS = 512
 """Evenly spaced predictions whose logits are kept for quantiles."""
 N_BINS = 15
@@ -93,7 +94,7 @@ class Tempering:
             log_likelihood = right[dev:] / temperature - total.log()
             self._test[temperature].append(torch.stack([log_likelihood, 1 / total]))
 
-    def of_test(self) -> dict[float, Floats]:
+    def of_test(self) -> dict[float, Array]:
         """Return, by temperature, log-likelihood and confidence of each test prediction."""
         return {t: torch.cat(parts, dim=-1).cpu().numpy() for t, parts in self._test.items()}
 
@@ -112,7 +113,7 @@ def _slopes(below: Tensor, target_logit: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def fitted_temperature(first: Floats, second: Floats) -> float:
+def fitted_temperature(first: Array, second: Array) -> float:
     """Return the temperature of the lowest loss, from the loss's derivatives by the logarithm of
     `INVERSE_TEMPERATURES`. In the inverse temperature the loss is convex, so its slope has one
     zero, or none between 1/20 and 20, and then one of these is returned."""
@@ -132,14 +133,14 @@ def fitted_temperature(first: Floats, second: Floats) -> float:
 class Scores:
     """Predictions for a text of N characters; the first has no context, which leaves N - 1."""
 
-    columns: dict[str, NDArray[np.generic]]
+    columns: dict[str, Array]
     """What `per_character` says, and embedding_norm, the L2 norm of the vector that enters block 1;
     (N - 1,) each."""
-    confidence: Floats
+    confidence: Array
     """Probability of the most likely character; (N - 1,)."""
-    largest_logit: Floats
+    largest_logit: Array
     """(N - 1,)"""
-    sampled_logits: Floats
+    sampled_logits: Array
     """Of evenly spaced predictions; (at most `SAMPLED_POSITIONS`, V)."""
 
 
@@ -158,7 +159,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     n_full = n // block_size * block_size
     inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
     inputs += [ids[None, n_full:n]] if n_full < n else []
-    start, columns, samples = 0, defaultdict[str, list[Tensor]](list), list[Tensor]()
+    columns: dict[str, list[Tensor]] = defaultdict(list)
+    start, samples = 0, []
     for x in inputs:  # (B, T)
         columns["embedding_norm"].append(model.transformer.embed(x).norm(dim=-1).flatten().double())
         hidden = model.hidden(x).flatten(0, 1)
@@ -215,13 +217,11 @@ def inference_throughput(model: GPT, ids: Tensor, batch_size: int) -> float:
     return len(targets) / float(np.median(seconds[1:]))
 
 
-def norm_by_token_class(
-    corpus: Corpus, ids: Tensor, embedding_norm: NDArray[np.generic]
-) -> pd.DataFrame:
+def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFrame:
     """Summarise embedding norms (N,) of the characters `ids` (N,) per token class: n, mean, sd and
     quartiles. A class that does not occur has n = 0 and no numbers."""
     classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
-    table = pd.DataFrame({"token_class": classes, "norm": embedding_norm})
+    table = pd.DataFrame({"token_class": classes, "norm": norms})
     summary = table.groupby("token_class")["norm"].describe().drop(columns=["min", "max"])
     summary.columns = pd.Index(["n", "mean", "sd", "q25", "median", "q75"])
     summary = summary.reindex(list(TOKEN_CLASSES)).rename_axis("token_class").reset_index()
@@ -238,7 +238,7 @@ def logit_quantiles(scores: Scores) -> pd.DataFrame:
     return table
 
 
-def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
+def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
     """Number the bin of each prediction (N,), each holding as many (± 1), by rising confidence."""
     bins = np.empty(len(confidence), dtype=np.int64)
     order = np.argsort(confidence, kind="stable")
@@ -247,15 +247,14 @@ def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int6
     return bins
 
 
-def equal_width_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
+def equal_width_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
     """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
     left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
-    return np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)
+    bins: Array = np.ceil(confidence * n_bins).astype(np.int64) - 1
+    return bins.clip(0, n_bins - 1)
 
 
-def reliability(
-    confidence: Floats, correct: NDArray[np.generic], bins: NDArray[np.int64]
-) -> pd.DataFrame:
+def reliability(confidence: Array, correct: Array, bins: Array) -> pd.DataFrame:
     """Give one row per occupied bin: bin, n, and the sums of confidence and of correct
     predictions."""
     n = np.bincount(bins)
@@ -265,7 +264,7 @@ def reliability(
     return table[n > 0].reset_index(drop=True)
 
 
-def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:
+def null_ece(confidence: Array, bins: Array, generator: np.random.Generator) -> float:
     """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
     average: finite bins are noisy."""
     values = []
@@ -287,18 +286,15 @@ def calibrate(
     """
     correct, confidence = scores.columns["correct"], scores.confidence
     fitted, bins = tempering.temperature, equal_mass_bins(confidence)
-    nll, in_test = dict[float, float](), dict[float, pd.DataFrame]()
+    nll, in_test = {}, {}
     for t, (log, sure) in sorted(tempering.of_test().items()):
         nll[t] = -float(log.mean())
         in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
     ece = [results.expected_calibration_error(table) for table in in_test.values()]
     temperatures = pd.DataFrame({"temperature": list(nll), "nll": list(nll.values()), "ece": ece})
-    tables = [
-        reliability(confidence, correct, bins),
-        reliability(confidence, correct, equal_width_bins(confidence)),
-        in_test[1.0],
-        in_test[fitted],
-    ]
+    whole = [reliability(confidence, correct, bins)]
+    whole += [reliability(confidence, correct, equal_width_bins(confidence))]
+    tables = [*whole, in_test[1.0], in_test[fitted]]
     named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
     null = null_ece(confidence, bins, generator)
     measures = {"ece_null": null, "temperature": fitted, "nll_test_tempered": nll[fitted]}
@@ -346,7 +342,7 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
-    rate = float(trace["tokens"].iloc[-1]) / float(trace["seconds"].sum())
+    rate = run.rows[-1]["tokens"] / result.seconds["training"]
     result.throughput["training_tokens_per_second"] = rate
     result.throughput["peak_memory"] = run.peak_memory / 1e9
     if peak := peak_flops(run.provenance.machine.device_name, config.training.precision):
@@ -373,9 +369,9 @@ def measure(run: Trainer, suites: Path) -> Measurement:
             columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
         result.raw["windows"] = results.window_table(columns, tempering.n_dev, block_size)
     with result.timed("diagnostics"):
-        result.tables["token_classes"] = norm_by_token_class(
-            corpus, corpus.heldout[:-1], scores.columns["embedding_norm"]
-        )
+        norms = scores.columns["embedding_norm"]
+        classes = norm_by_token_class(corpus, corpus.heldout[:-1], norms)
+        result.tables["token_classes"] = classes
         result.tables["logits"] = logit_quantiles(scores)
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)

@@ -47,7 +47,7 @@ def choose_device(requested: str) -> str:
     """
     for device in ("cuda", "cpu") if requested == "auto" else (requested,):
         try:
-            (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).sum().item()
+            torch.ones(2, 2, device=device).matrix_power(2).sum().item()
         except (RuntimeError, AssertionError):  # no such device, no CUDA
             continue
         return device

@@ -393,7 +393,7 @@ def optimizer_groups(
     are a group of their own, and so are the multiples."""
     ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
     ratios |= {name: ratio for name, (_, _, ratio) in REINJECTION.items()}
-    groups: dict[Any, list[nn.Parameter]] = {(True, 1.0): [], (False, 1.0): []}
+    groups: dict[Any, Any] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
         in_block = parameter.ndim == 2 and name.startswith("transformer.h.")
         ratio = math.prod(ratios.get(part, 1.0) for part in name.split("."))

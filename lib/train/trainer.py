@@ -92,11 +92,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 def train(
-    config: RunConfig,
-    corpus: Corpus,
-    provenance: Provenance,
-    folder: Path,
-    report: Report = lambda *_: None,
+    config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path, report: Report
 ) -> "Trainer":
     """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
     the weights stands in `provenance.json` before the first step.
@@ -115,7 +111,6 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
-        run.from_checkpoint = run.finished
         if run.device == "cuda" and not run.machine.graph:
             reason = machine.why_eager(config, run.machine.processes) or "machine.graph is false"
             print(f"Trained without a CUDA graph: {reason}")
@@ -167,11 +162,7 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        corpus: Corpus,
-        provenance: Provenance,
-        folder: Path,
+        self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
     ) -> None:
         block_size = config.model.block_size
         corpus.require_length(block_size)
@@ -214,8 +205,6 @@ class Trainer:
         """Step whose loss or gradient was not finite, or after the last step the dev loss."""
         self.resumed_at: list[int] = []
         """Steps at which a run that was stopped was taken up again."""
-        self.from_checkpoint = False
-        """Whether training was complete before this execution."""
         self.interrupted = False
         self.rows: list[Row] = []
         self.points: list[Row] = []
@@ -232,6 +221,8 @@ class Trainer:
         """Updates in a row that fp16 skipped."""
         self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
         self.load()
+        self.from_checkpoint = self.finished
+        """Whether training was complete before this execution."""
         self.update_on_device: machine.Update = self.update
         if self.machine.graph:
             self.update_on_device = machine.StepGraph(self.update, self.optimizer)
@@ -370,8 +361,7 @@ class Trainer:
         size, block_size = self.config.training.batch_size, self.config.model.block_size
         x, y = sample_batch(self.corpus.train, size, block_size, self.batch_stream)
         self.batches = chained_hash(self.batches, x)
-        share = size // self.processes
-        x, y = x[self.rank * share :][:share], y[self.rank * share :][:share]
+        x, y = (part.chunk(self.processes)[self.rank] for part in (x, y))
         if self.device == "cuda":  # from pinned memory a copy waits for nothing
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
@@ -476,7 +466,7 @@ def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> 
     return _initial_weights(model, corpus.vocab_size, seed), hashes[steps]
 
 
-_drawn: dict[Any, tuple[torch.Generator, list[str]]] = {}
+_drawn: dict[Any, Any] = {}
 """Batches drawn so far, and the chained hash after each."""
 
 

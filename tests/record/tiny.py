@@ -89,7 +89,8 @@ def make() -> None:
     for arm in study.arms():
         for seed in study.seeds:
             folder = run_folder("tiny", arm.id, seed)
-            trained = train(arm.config, corpus, begin(study, arm, seed, corpus), folder)
+            begun = begin(study, arm, seed, corpus)
+            trained = train(arm.config, corpus, begun, folder, lambda *_: None)
             result = write_result(study, arm, trained, measure(trained, folder))
             shown = result._repr_mimebundle_()["application/json"]
             write_notebook("02_train", {"application/json": shown}, arm.id, seed)

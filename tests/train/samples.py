@@ -106,8 +106,8 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
                 corpus = beginning(corpus)
             for seed in study.seeds:
                 run = run_folder(study.name, arm.id, seed)
-                provenance = training.begin(study, arm, seed, corpus)
-                trained = training.train(arm.config, corpus, provenance, run)
+                began = training.begin(study, arm, seed, corpus)
+                trained = training.train(arm.config, corpus, began, run, lambda *_: None)
                 measured = measure(trained, folder / "suites")
                 write_result(study, arm, trained, measured)
         yield study

@@ -145,7 +145,7 @@ def test_the_provenance_of_another_run_is_refused(
 ) -> None:
     other = begun(change(tiny, "training", learning_rate=2e-3), corpus)
     with pytest.raises(ValueError, match="of other parameters or another corpus"):
-        training.train(tiny, corpus, other, tmp_path)
+        training.train(tiny, corpus, other, tmp_path, lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -24,28 +24,21 @@ from tests.conftest import change
 from tests.train.samples import assert_same, killed_at, train
 
 
-@pytest.mark.parametrize("step", [1, 5, 7, 12])
+@pytest.mark.parametrize(
+    ("step", "optimizer"), [(1, "adamw"), (5, "adamw"), (7, "adamw"), (12, "adamw"), (7, "muon")]
+)
 def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
-    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
+    step: int, optimizer: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
+    """That of Muon with embeddings reinjected."""
+    reinjected = change(tiny, "model", embedding_reinjected=optimizer == "muon")
+    config = change(reinjected, "training", optimizer=optimizer)
     with killed_at(step):
-        train(tiny, corpus, 0, tmp_path / "run")
-    resumed = train(tiny, corpus, 0, tmp_path / "run")
-    assert_same(resumed, undisturbed)
-    last_checkpoint = (step - 1) // 5 * 5
-    assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
-
-
-def test_so_does_one_of_muon_with_embeddings_reinjected(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    reinjected = change(tiny, "model", embedding_reinjected=True)
-    config = change(reinjected, "training", optimizer="muon", learning_rate=1e-2)
-    with killed_at(7):
         train(config, corpus, 0, tmp_path / "run")
     resumed = train(config, corpus, 0, tmp_path / "run")
-    assert resumed.resumed_at == [5]
     assert_same(resumed, train(config, corpus, 0, tmp_path / "whole"))
+    last_checkpoint = (step - 1) // 5 * 5
+    assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
 def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
@@ -197,13 +190,29 @@ def test_training_with_muon_is_its_step_on_matrices_in_blocks_and_adamw_on_the_r
     assert groups == {"second_moment_wte", "second_moment_wpe", "second_moment_ln"}
 
 
-def test_micro_batches_add_up_to_the_batch(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
-) -> None:
-    split = train(change(tiny, "machine", micro_batch_size=1), corpus, 0, tmp_path / "split")
-    for column in ("loss", "grad_norm"):
-        np.testing.assert_allclose(split.trace[column], undisturbed.trace[column], rtol=1e-4)
-    assert split.batches == undisturbed.batches
+@pytest.mark.parametrize(
+    ("section", "fields", "rtol"),
+    [
+        ("machine", {"micro_batch_size": 1}, 1e-4),
+        ("training", {"precision": "bf16"}, 0.02),
+        ("training", {"precision": "fp16"}, 0.02),
+        pytest.param("machine", {"compile": True}, 1e-6, marks=pytest.mark.long),
+    ],
+)
+def test_what_changes_rounding_alone_trains_close_to_a_plain_run(
+    section: str, fields: dict[str, object], rtol: float, tiny: RunConfig, corpus: Corpus,
+    tmp_path: Path, undisturbed: Trainer,
+) -> None:  # fmt: skip
+    other = train(change(tiny, section, **fields), corpus, 0, tmp_path)
+    np.testing.assert_allclose(other.trace["loss"], undisturbed.trace["loss"], rtol=rtol)
+    assert (other.batches, other.diverged_at) == (undisturbed.batches, None)
+    assert other.model.transformer.wte.weight.dtype == torch.float32
+    lower = "precision" in fields
+    assert (other.trace["loss"].tolist() != undisturbed.trace["loss"].tolist()) or not lower
+    if not lower:
+        norms = (run.trace["grad_norm"] for run in (other, undisturbed))
+        np.testing.assert_allclose(*norms, rtol=1e-4)
+    assert other.provenance.machine.compile == ("compile" in fields)
 
 
 def test_activations_computed_again_leave_every_gradient_as_it_is(
@@ -227,15 +236,6 @@ def test_neither_training_nor_counting_weights_imports_a_compiler(tmp_path: Path
     assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT).returncode == 0
 
 
-@pytest.mark.long
-def test_a_compiled_step_makes_the_same_losses(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
-) -> None:
-    compiled = train(change(tiny, "machine", compile=True), corpus, 0, tmp_path)
-    np.testing.assert_allclose(compiled.trace["loss"], undisturbed.trace["loss"], rtol=1e-6)
-    assert compiled.provenance.machine.compile
-
-
 def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
@@ -256,17 +256,6 @@ def test_divergence_is_a_result_that_survives_a_rerun(
         assert (trained.diverged_at, len(trained.trace)) == (diverged_at, diverged_at)
         assert not np.isfinite(trained.curve["dev_loss"].iloc[-1])
     assert (trained.from_checkpoint, trained.resumed_at) == (True, [])
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_lower_precisions_train_close_to_fp32(
-    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
-) -> None:
-    lower = train(change(tiny, "training", precision=precision), corpus, 0, tmp_path / "lower")
-    assert lower.diverged_at is None
-    np.testing.assert_allclose(lower.trace["loss"], undisturbed.trace["loss"], rtol=0.02)
-    assert lower.trace["loss"].tolist() != undisturbed.trace["loss"].tolist()
-    assert lower.model.transformer.wte.weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
