@@ -2,7 +2,6 @@
 seeds can show, is said before it runs.
 """
 
-import itertools
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -55,12 +54,12 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
         for check in (load_plan, resolve, *([_require_tasks] if executes else [])):
             with _collecting(faults, where):
                 check(study)
-        for config in (arm.config for arm in study.arms()):
+        for arm in study.arms():
             with _collecting(faults, where):
-                corpus_of(config.corpus).require_length(config.model.block_size)
+                corpus_of(arm.config.corpus).require_length(arm.config.model.block_size)
             if is_local:
                 with _collecting(faults, where):
-                    _require_machine(study, config)
+                    _require_machine(study, arm)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     for study in studies:
@@ -135,12 +134,12 @@ def _require_tasks(study: Study) -> None:
         print(f"warning: {said}")
 
 
-def _require_machine(study: Study, config: RunConfig) -> None:
-    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the study
+def _require_machine(study: Study, arm: Arm) -> None:
+    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the arm
     were made on another kind of device."""
-    machine, folder = prepare(config), study_folder(study.name)
+    machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
-    for path in folder.glob("*/seed-*/result.json"):
+    for path in folder.glob(f"{arm.id}/seed-*/result.json"):
         with suppress(LookupError, TypeError):
             if (device := trained_with(read_json(path)["provenance"])["device"]) != machine.device:
                 raise ConfigError(
@@ -148,8 +147,8 @@ def _require_machine(study: Study, config: RunConfig) -> None:
                     f"continue on {machine.device}; runs of two devices are not compared: set "
                     f"machine.device: {device}, or delete {relative(folder)}"
                 )
-    model, size = config.model, size_of(config)
-    needed = sum(memory(config, size).values())
+    model, size = arm.config.model, size_of(arm.config)
+    needed = sum(memory(arm.config, size).values())
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
@@ -221,7 +220,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     needed = CONTEXT + 2 * max(sum(memory(config, size_of(config)).values()) for config in configs)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
-    return list(itertools.islice(itertools.cycle(each), max(wanted, len(each))))
+    return [each[i % len(each)] for i in range(max(wanted, len(each)))]
 
 
 def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
@@ -301,8 +300,9 @@ def estimate(
     yield f"{study.name}: {len(arms)} arms × {n} seeds; of the largest run:"
     yield f"  parameters  {size.parameters:,}"
     yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
-    parts = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in memory(config, size).items())
-    yield f"  memory      {sum(memory(config, size).values()) / 1e6:,.1f} MB: {parts}"
+    needed = memory(config, size)
+    parts = ", ".join(f"{part} {number / 1e6:,.1f}" for part, number in needed.items())
+    yield f"  memory      {sum(needed.values()) / 1e6:,.1f} MB: {parts}"
     yield from time_of(study)
     try:
         plan = load_plan(study)
