@@ -213,8 +213,8 @@ def attested(result: dict[str, Any]) -> dict[str, Any]:
 
 def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
     """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
-    rows = table.to_dict("records")
-    return [{key: None if pd.isna(v) else nan_to_none(v) for key, v in row.items()} for row in rows]
+    rows: list[dict[Any, Any]] = nan_to_none(table.to_dict("records"))
+    return rows
 
 
 def status_of(output: Path) -> dict[str, Any]:

@@ -176,25 +176,24 @@ def archive(study: Study, replace: bool = False) -> None:
     complete, naming it.
     """
     record, source = Record(study.name), io.study_folder(study.name)
-    runs, done = collect(study), result_file("archive", study.name)
-    folders = [io.run_folder(study.name, run.arm, run.seed) for run in runs]
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
-    notebooks += [folder / "02_train.ipynb" for folder in folders]
+    raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
+    for run in collect(study):
+        folder = io.run_folder(study.name, run.arm, run.seed)
+        notebooks.append(folder / "02_train.ipynb")
+        raw += [folder / name for name in ("result.json", *run.files)]
     for notebook in notebooks:
         if (status := status_of(notebook))["status"] != "completed":
-            reason = f"{status['status']}: {status.get('reason')}"
-            raise UserError(f"{notebook.relative_to(source).as_posix()} is {reason}")
+            name = notebook.relative_to(source).as_posix()
+            raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
     if not (replace or is_replaceable(study.name)):
         print(f"{study.name}: its record came from elsewhere and stays as it is")
-        return done.touch()
+        return
 
     with atomic_write(record.place) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
             content = io.slim(read_json(path))
             io.write_json(partial / path.relative_to(source), content, indent=None)
-        raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
-        for folder, run in zip(folders, runs, strict=True):
-            raw += [folder / name for name in ("result.json", *run.files)]
         pack(raw, source, partial / RAW_ZIP)
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
@@ -210,7 +209,7 @@ def archive(study: Study, replace: bool = False) -> None:
     record.zip.unlink(missing_ok=True)
     sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
     io.write_text(record.place / MANIFEST, sums)
-    io.write_json(done, {"manifest": sha256(record.place / MANIFEST)})
+    io.write_json(result_file("archive", study.name), {"manifest": sha256(record.place / MANIFEST)})
 
 
 def is_replaceable(study: str) -> bool:

@@ -10,11 +10,12 @@ import random
 from collections.abc import Callable
 
 from lib.config.schema import CODE
+from lib.config.study import Study, load_study
 from lib.config.yaml import UsageError, suggest
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
 
-Train = Callable[[str, str, int], Run]
+Train = Callable[[Study, str, int], Run]
 """Study, arm and seed → the result of a run that was trained and measured here, as JSON."""
 EQUAL, WITHIN = "equal to the bit", "within tolerance"
 DIFFERS, UNJUDGED = "differs", "cannot be judged"
@@ -64,7 +65,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     """Train a recorded run again; return how it compares, and lines with what was compared."""
     if CODE in run["levels"]:
         return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
-    again = train(run["study"], run["arm"], run["seed"])
+    again = train(load_study(run["study"]), run["arm"], run["seed"])
     lines = [
         f"loss {result['measures'].get('loss')}, {result['status']}, on {machine_of(result)}"
         for result in (run, again)

@@ -25,7 +25,7 @@ from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
 from lib.stats.runs import tidy
 from lib.sweep.code_arms import resolve
-from lib.sweep.execute import try_out
+from lib.sweep.execute import train_apart
 from lib.train.machine import describe, prepare, require_devices
 from lib.train.model import GPT, count_parameters, flops_per_token
 from lib.train.trainer import initial_hashes
@@ -147,17 +147,15 @@ def _require_machine(study: Study, arm: Arm) -> None:
                     f"continue on {machine.device}; runs of two devices are not compared: set "
                     f"machine.device: {device}, or delete {relative(folder)}"
                 )
-    model, size = arm.config.model, size_of(arm.config)
-    needed = sum(memory(arm.config, size).values())
+    needed = sum(memory(arm.config, size_of(arm.config)).values())
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
     if needed > available:
         raise ConfigError(
-            f"model: with n_embd {model.n_embd}, n_layer {model.n_layer}, block_size "
-            f"{model.block_size} and {size.symbols} symbols a run needs {needed / 1e9:,.2f} GB of "
-            f"memory, and this machine has {available / 1e9:,.2f} GB; reduce one of them, or "
-            "machine.micro_batch_size"
+            f"model: a run of {arm.id} needs {needed / 1e9:,.2f} GB of memory, and this machine "
+            f"has {available / 1e9:,.2f} GB; reduce n_embd, n_layer, block_size, the symbols of "
+            "the tokenizer, or machine.micro_batch_size"
         )
 
 
@@ -238,7 +236,7 @@ def trial(arm: Arm) -> tuple[float, float, float]:
     fields["evaluation"]["interval"] = 1
     study = shortened(Study.model_validate({"name": "trial", "seeds": [0], **fields}))
     start, steps = time.perf_counter(), study.training.iterations
-    parts = try_out(study)["seconds"]
+    parts = train_apart(study, next(study.arms()).id, 0)["seconds"]
     rest = time.perf_counter() - start - parts["training"] - parts["snapshots"]
     return parts["training"] / steps, parts["snapshots"] / (steps + 1), rest
 
@@ -315,7 +313,7 @@ def estimate(
         yield "--spread: the difference that you expect, and its sd over seeds or a pilot study"
         return
     plan = plan or Plan.model_validate(begun_plan(study, measure))
-    asked = {n: h for n, h in plan.hypotheses.items() if measure in (None, (h.test or [""])[-1])}
+    asked = {name: h for name, (h, *_, of) in plan.bound.items() if measure in (None, of)}
     yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
 
 
@@ -345,5 +343,6 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
     columns = ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
     yield table[columns].to_string(index=False, float_format="{:.4g}".format)
-    if few := [row["hypothesis"] for row in table.to_dict("records") if row["power"] < plan.power]:
+    few = table.loc[table["power"] < plan.power, "hypothesis"]
+    if len(few):
         yield f"warning: {n} seeds are too few for {', '.join(few)}"
