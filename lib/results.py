@@ -1,11 +1,11 @@
 """One run: what it leaves behind, where that comes from, and the measures that follow from it.
 
-`result.json` holds a `RunResult`, and in it the `Origin`: written down with the weights before the
-first step of training, it travels with every checkpoint and is never changed afterwards. Six raw
-tables stand beside it, and `measures_of` is the one route from them to a measure: `trace` has a row
-per step and `curve` one per evaluation; `windows` and `bins` hold sums over the held-out text,
-`positions` its loss by length of context, `items` a row per question of the suite. Where stock
-tasks are asked, `stock_items` has one per question of theirs.
+`result.json` holds a `RunResult`, and in it the `Provenance`: written down before the first step of
+training, it travels with every checkpoint and is never changed afterwards. Six raw tables stand
+beside it, and `measures_of` is the one route from them to a measure: `trace` has a row per step and
+`curve` one per evaluation; `windows` and `bins` hold sums over the held-out text, `positions` its
+loss by length of context, `items` a row per question of the suite. Where stock tasks are asked,
+`stock_items` has one per question of theirs.
 """
 
 import math
@@ -119,13 +119,6 @@ class Execution(Environment):
     """Whether training was complete before the notebook began."""
 
 
-class Origin(_Facts):
-    """The provenance of a result."""
-
-    trained: Provenance
-    executed: Execution
-
-
 def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
     """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
     packages and so on."""
@@ -188,7 +181,8 @@ class RunResult(BaseModel):
     files: dict[str, str] = {}
     """SHA-256 of the raw files that stand beside the result: see `lib.results`."""
     provenance: dict[str, Any]
-    """An `Origin`."""
+    """What it was `trained` with, a `Provenance`, and what `executed` its notebook, an
+    `Execution`."""
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -219,8 +213,8 @@ def attested(result: dict[str, Any]) -> dict[str, Any]:
 
 def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
     """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
-    rows = table.to_dict("records")
-    return [{key: None if pd.isna(v) else nan_to_none(v) for key, v in row.items()} for row in rows]
+    rows: list[dict[Any, Any]] = nan_to_none(table.to_dict("records"))
+    return rows
 
 
 def status_of(output: Path) -> dict[str, Any]:
@@ -252,9 +246,9 @@ def raw_file(folder: Folder, name: str) -> Folder:
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     """Write a raw file as small as it goes without losing a bit."""
     path, floats = folder / f"{name}.parquet", table.select_dtypes("float").columns
-    pq.write_table(
-        pa.Table.from_pandas(table, preserve_index=False),
+    table.to_parquet(
         path,
+        index=False,
         compression="zstd",
         compression_level=19,
         use_dictionary=[name for name in table if name not in floats],
@@ -356,7 +350,10 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
-    return measures | _macro_accuracies(items) | _accuracies(raw.get(STOCK, pd.DataFrame()))
+    for task, rows in raw[STOCK].groupby("task") if STOCK in raw else ():
+        means = rows.groupby("shots")["correct"].mean()
+        measures |= zip(stock_measures(str(task), means.index), means.tolist(), strict=True)
+    return measures | _macro_accuracies(items)
 
 
 def largest_rise(loss: ArrayLike) -> float:
@@ -378,17 +375,7 @@ def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
     that it was asked with."""
     if items.empty:
         return {}
-    tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index()
-    zero, few = tasks[tasks["shots"] == 0], tasks[tasks["shots"] > 0]
-    few = few.loc[few.groupby("task")["shots"].idxmax()]
+    tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index("shots")
+    zero, few = tasks[tasks["shots"] == 0], tasks[tasks["shots"] > 0].groupby("task").last()
     named = {"macro_accuracy_zero_shot": zero, "macro_accuracy_few_shot": few}
     return {name: float(table["correct"].mean()) for name, table in named.items() if len(table)}
-
-
-def _accuracies(items: pd.DataFrame) -> dict[str, float]:
-    """Accuracy in each stock task and number of shots."""
-    accuracies: dict[str, float] = {}
-    for task, rows in items.groupby("task") if len(items) else ():
-        means = rows.groupby("shots")["correct"].mean()
-        accuracies |= zip(stock_measures(str(task), means.index), means.tolist(), strict=True)
-    return accuracies

@@ -32,6 +32,7 @@ from lib.record.archive import RAW_ZIP, Record, Run, paper_of, papers_named, rec
 from lib.results import Folder, raw_file, read_raw_file, status_of
 
 PAGES = TEMPLATES / "site"
+_templates = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
 PROCESSES = 2
 CURVES = {"loss": "trace", "dev_loss": "curve", "grad_norm": "trace"}
 """What the page of curves shows, and the raw file that holds it."""
@@ -39,7 +40,7 @@ FOCUS = {"tabindex": "0"}
 """Of what scrolls sideways: keys may scroll it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shown:
     """A study as its pages show it."""
 
@@ -65,13 +66,12 @@ def read_study(name: str, paper: Path) -> Shown:
         runs.sort(key=lambda run: bool(run["arm"] != run["baseline"]))  # the baseline first
         file = folder / "verdict.json"
         verdict = read_json(file) if file.is_file() else {}
-    shared = sorted([*record.place.glob("*.ipynb"), *folder.glob("*.ipynb")])
-    notebooks = {
-        f"{name}/{path.parents[1].name}/{path.parent.name}.html": path
-        for path in sorted(folder.glob("*/seed-*/02_train.ipynb"))
-    }
-    pages = {f"{name}/{path.stem}.html": path for path in shared}
-    return Shown(name, folder, runs, verdict, pages, notebooks)
+    shown = Shown(name, folder, runs, verdict)
+    for path in sorted([*record.place.glob("*.ipynb"), *folder.glob("*.ipynb")]):
+        shown.shared[f"{name}/{path.stem}.html"] = path
+    for path in sorted(folder.glob("*/seed-*/02_train.ipynb")):
+        shown.notebooks[f"{name}/{path.parents[1].name}/{path.parent.name}.html"] = path
+    return shown
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
@@ -115,26 +115,15 @@ def notebook_html(path: Path, with_code: bool = True) -> str:
         return f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
 
 
-_ENVIRONMENT = Environment(
-    loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined
-)
-_ENVIRONMENT.filters["address"] = quote
-
-
 def _write(site: Path, page: str, template: str, **content: Any) -> None:
-    text = _ENVIRONMENT.get_template(template).render(content, root="../" * page.count("/"))
+    text = _templates.get_template(template).render(content, root="../" * page.count("/"))
     write_text(site / page, text)
-
-
-@cache
-def _recipe() -> bytes:
-    """Tell what makes the page of a notebook, besides the notebook."""
-    return b"".join(path.read_bytes() for path in (Path(__file__), *sorted(PAGES.iterdir())))
 
 
 def write_notebook(site: Path, study: str, page: str, path: Path) -> bool:
     """Write the page of a notebook, unless it is there already; tell whether it was written."""
-    mark = sha256(_recipe() + path.read_bytes()).hexdigest()
+    made_from = [Path(__file__), *sorted(PAGES.iterdir()), path]
+    mark = sha256(b"".join(file.read_bytes() for file in made_from)).hexdigest()
     if (site / page).is_file() and mark in (site / page).read_text("utf-8")[:1000]:
         return False
     title = page.removeprefix(f"{study}/").removesuffix(".html").replace("/", ", ")
@@ -143,9 +132,9 @@ def write_notebook(site: Path, study: str, page: str, path: Path) -> bool:
     return True
 
 
-def write_study(site: Path, paper: Path, name: str) -> tuple[Shown, pd.DataFrame, list[str]]:
+def write_study(paper: Path, name: str) -> tuple[Shown, pd.DataFrame, list[str]]:
     """Write the pages of a study; return it, its curves, and the pages that were written anew."""
-    curves, rendered, outputs = pd.DataFrame(), [], ""
+    site, curves, rendered, outputs = paper / "site", pd.DataFrame(), [], ""
     try:
         study = read_study(name, paper)
         curves = curve_table(study)
@@ -229,17 +218,18 @@ def table_html(studies: list[Shown]) -> str:
 
     rows = []
     for study in studies:
-        results = {f"{run['arm']}/seed-{run['seed']}": run for run in study.runs}
+        results = {f"{study.name}/{run['arm']}/seed-{run['seed']}.html": run for run in study.runs}
         for page, path in study.notebooks.items():
-            arm, seed = path.parents[1].name, path.parent.name
-            run = results.get(f"{arm}/{seed}", {"status": status_of(path)["status"]})
+            begun: Run = {"status": status_of(path)["status"], "measures": {}, "levels": {}}
+            run = results.get(page, begun)
+            _, arm, seed = page.removesuffix(".html").split("/")
             link = f'<a href="{quote(page)}">{html.escape(arm)}</a>'
-            seed = seed.removeprefix("seed-")
-            row = {"study": study.name, "arm": link, "seed": seed, "status": run["status"]}
+            row = {"study": study.name, "arm": link, "seed": seed[5:], "status": run["status"]}
             for name in dict.fromkeys((*MAIN, *measures_in("headline"))):
-                row[MEASURES[name].title] = run.get("measures", {}).get(name)
-            levels = run.get("levels", {})
-            rows.append(row | {name.partition(".")[2]: level for name, level in levels.items()})
+                row[MEASURES[name].title] = run["measures"].get(name)
+            for name, level in run["levels"].items():
+                row[name.partition(".")[2]] = level
+            rows.append(row)
     table = to_html_datatable(
         pd.DataFrame(rows).round(4),
         table_id="runs",
@@ -267,7 +257,7 @@ def build_site(paper: Path) -> list[str]:
     begun = [path.name for path in RUNS.glob("[!._]*/") if paper_of(path.name) == paper]
     names = {*begun, *recorded_studies(paper)}
     with ProcessPoolExecutor(PROCESSES) as pool:
-        written = list(pool.map(partial(write_study, site, paper), sorted(names)))
+        written = list(pool.map(partial(write_study, paper), sorted(names)))
     written.sort(key=lambda each: each[0].verdict.get("standing") != "CONFIRMATORY")
     studies = [study for study, _, _ in written]
     shared = {"paper": paper.name, "pdf": pdf, "studies": studies}

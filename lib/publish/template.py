@@ -99,14 +99,13 @@ class Template:
     def _fault(self, claim: str) -> str:
         """Say what is found instead of a claim; nothing where it holds."""
         match = _CLAIM.fullmatch(claim)
-        expression, word = match.groups() if match else (claim, "true")
-        found: Any = self._environment.compile_expression(expression)()
-        if match is None and not isinstance(found, bool):
-            raise ValueError(
-                "end it by supported, refuted, undecided, higher, lower, within NUMBER"
-            )
+        found: Any = self._environment.compile_expression(match[1] if match else claim)()
         if match is None:
-            return "" if found else "it is false"
+            if isinstance(found, bool):
+                return "" if found else "it is false"
+            known = "supported, refuted, undecided, higher, lower, within NUMBER"
+            raise ValueError(f"end it by {known}")
+        word = match[2]
         if word.startswith("within"):
             margin = float(word.split()[1])
             return "" if -margin < found["t_low"] <= found["t_high"] < margin else estimate(found)

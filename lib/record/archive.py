@@ -65,7 +65,7 @@ class Record:
     @property
     def folder(self) -> Path:
         """Where its files are read."""
-        return _unpacked(self.zip, self.zip.stat().st_mtime_ns) if self.is_zip else self.place
+        return _unpacked(self.zip) if self.is_zip else self.place
 
     @property
     def files(self) -> dict[str, Path]:
@@ -74,11 +74,8 @@ class Record:
         files = {Path(os.path.relpath(path, self.place)).as_posix(): path for path in beside}
         for root in (self.place, self.folder):
             files |= {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
-        return {
-            name: files[name]
-            for name in sorted(files)
-            if name != MANIFEST and files[name].is_file()
-        }
+        files.pop(MANIFEST, None)
+        return {name: path for name, path in sorted(files.items()) if path.is_file()}
 
     @cached_property
     def manifest(self) -> dict[str, str]:
@@ -86,31 +83,29 @@ class Record:
         lines = (self.folder / MANIFEST).read_text("utf-8").splitlines()
         return {name: hexdigest for hexdigest, _, name in (line.partition("  ") for line in lines)}
 
-    def run_notebook(self, run: Run) -> Path:
-        """Return where the notebook of a run, told by arm and seed, is kept."""
-        return self.folder / str(run["arm"]) / f"seed-{run['seed']}" / "02_train.ipynb"
+    def run_notebook(self, arm: str, seed: int) -> Path:
+        """Return where the notebook of a run is kept."""
+        return self.folder / arm / f"seed-{seed}" / "02_train.ipynb"
 
     @cached_property
     def raw_zip(self) -> zipfile.Path:
         return zipfile.Path(self.folder / RAW_ZIP)
 
-    def raw_folder(self, run: Run) -> Folder:
-        """Return where result and raw tables of a run, told by arm and seed, are kept."""
-        return self.raw_zip / f"{run['arm']}/seed-{run['seed']}/"
+    def raw_folder(self, arm: str, seed: int) -> Folder:
+        """Return where result and raw tables of a run are kept."""
+        return self.raw_zip / f"{arm}/seed-{seed}/"
 
     def joined(self, name: str) -> pd.DataFrame:
         """Join one of the raw tables (see `lib.results`) of all runs, with arm, variant, setting
         and seed."""
-        return read_parquet(
-            self.parameters, name, lambda arm, seed: self.raw_folder({"arm": arm, "seed": seed})
-        )
+        return read_parquet(self.parameters, name, self.raw_folder)
 
     @cached_property
     def runs(self) -> list[Run]:
         """Every run that the parameters ask for, in their order. UserError for a missing one."""
         runs = []
         for arm, seed in product(self.parameters.arms(), self.parameters.seeds):
-            path = self.raw_folder({"arm": arm.id, "seed": seed}) / "result.json"
+            path = self.raw_folder(arm.id, seed) / "result.json"
             if not path.is_file():
                 raise UserError(f"{arm.id} seed {seed}: its result.json is not in {RAW_ZIP}")
             runs.append(json.loads(path.read_bytes()))
@@ -140,8 +135,8 @@ class Record:
 
 
 @cache
-def _unpacked(file: Path, _: int) -> Path:
-    """Unpack an older record, as it was last written, for as long as this process lives, which may
+def _unpacked(file: Path) -> Path:
+    """Unpack an older record, which nothing changes, for as long as this process lives, which may
     be one of a pool: those know no `atexit`."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
     Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
@@ -182,25 +177,24 @@ def archive(study: Study, replace: bool = False) -> None:
     complete, naming it.
     """
     record, source = Record(study.name), io.study_folder(study.name)
-    runs, done = collect(study), result_file("archive", study.name)
-    folders = [io.run_folder(study.name, run.arm, run.seed) for run in runs]
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
-    notebooks += [folder / "02_train.ipynb" for folder in folders]
+    raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
+    for run in collect(study):
+        folder = io.run_folder(study.name, run.arm, run.seed)
+        notebooks.append(folder / "02_train.ipynb")
+        raw += [folder / name for name in ("result.json", *run.files)]
     for notebook in notebooks:
         if (status := status_of(notebook))["status"] != "completed":
-            reason = f"{status['status']}: {status.get('reason')}"
-            raise UserError(f"{notebook.relative_to(source).as_posix()} is {reason}")
+            name = notebook.relative_to(source).as_posix()
+            raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
     if not (replace or is_replaceable(study.name)):
         print(f"{study.name}: its record came from elsewhere and stays as it is")
-        return done.touch()
+        return
 
     with atomic_write(record.place) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
             content = io.slim(read_json(path))
             io.write_json(partial / path.relative_to(source), content, indent=None)
-        raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
-        for folder, run in zip(folders, runs, strict=True):
-            raw += [folder / name for name in ("result.json", *run.files)]
         pack(raw, source, partial / RAW_ZIP)
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
@@ -216,7 +210,7 @@ def archive(study: Study, replace: bool = False) -> None:
     record.zip.unlink(missing_ok=True)
     sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
     io.write_text(record.place / MANIFEST, sums)
-    io.write_json(done, {"manifest": sha256(record.place / MANIFEST)})
+    io.write_json(result_file("archive", study.name), {"manifest": sha256(record.place / MANIFEST)})
 
 
 def is_replaceable(study: str) -> bool:
@@ -247,8 +241,7 @@ def paper_of(study: str) -> Path:
 
 def papers_named(names: list[str]) -> list[Path]:
     """List the folders of the papers named, or of all; UsageError for one that is not there."""
-    folders = {PAPER, *(path for path in PAPERS.glob("[!.]*") if path.is_dir())}
-    known = {paper.name: paper for paper in sorted(folders)}
+    known = {paper.name: paper for paper in sorted({PAPER, *PAPERS.glob("[!.]*/")})}
     for name in names:
         if name not in known:
             raise UsageError(f"paper: {suggest(name, list(known))} in papers/")

@@ -10,18 +10,19 @@ import random
 from collections.abc import Callable
 
 from lib.config.schema import CODE
+from lib.config.study import Study, load_study
 from lib.config.yaml import UsageError, suggest
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
 
-Train = Callable[[str, str, int], Run]
+Train = Callable[[Study, str, int], Run]
 """Study, arm and seed → the result of a run that was trained and measured here, as JSON."""
 EQUAL, WITHIN = "equal to the bit", "within tolerance"
 DIFFERS, UNJUDGED = "differs", "cannot be judged"
 STATUS = {EQUAL: 0, WITHIN: 0, UNJUDGED: 4, DIFFERS: 1}
 """Outcome → exit status."""
-TOLERANCE = 0.003
-"""Nats: a tenth of 0.03, the smallest effect of interest of most plans."""
+SMALLEST = 0.03
+"""Nats: the smallest effect of interest of most plans. A tenth of it is tolerated."""
 ROUNDING = {"turn": 0.015}
 """Study → nats that its losses move on average between two types of CPU, as measured."""
 MACHINE = ("device_name", "vector_level", "precision", "threads", "processes", "micro_batch_size")
@@ -34,35 +35,37 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
     `words` is a number of runs to draw from some (none named: all) recorded studies, or the runs
     themselves as STUDY/ARM/SEED. UsageError for a word that is neither, or no recorded run.
     """
-    names = [word for word in words if "/" in word]
-    studies = studies or ([] if names == words else recorded_studies())
-    asked = require_recorded([name.partition("/")[0] for name in names])
-    runs = {
-        f"{study}/{run['arm']}/{run['seed']}": run
-        for study in {*asked, *studies}
-        for run in Record(study).runs
-    }
+    chosen: list[Run] = []
     for word in words:
-        if word.isdecimal() and int(word):
-            known = sorted(name for name in runs if name.partition("/")[0] in studies)
-            names += random.SystemRandom().sample(known, min(int(word), len(known)))
-        elif "/" not in word:
+        if "/" in word:
+            named = require_recorded([word.partition("/")[0]])
+            runs = {name_of(run): run for run in Record(named[0]).runs}
+            if word not in runs:
+                raise UsageError(f"run: {suggest(word, runs)}")
+            chosen.append(runs[word])
+        elif word.isdecimal() and int(word):
+            known = [run for of in studies or recorded_studies() for run in Record(of).runs]
+            chosen += random.SystemRandom().sample(known, min(int(word), len(known)))
+        else:
             raise UsageError(f"--retrain: '{word}' is no number of runs, and no STUDY/ARM/SEED")
-        elif word not in runs:
-            raise UsageError(f"run: {suggest(word, list(runs))}")
     outcomes = []
-    for name in names:
-        outcome, lines = train_again(runs[name], train)
-        print(f"{name}: trained again, {outcome}", *lines, sep="\n  ", flush=True)
+    for run in chosen:
+        outcome, lines = train_again(run, train)
+        print(f"{name_of(run)}: trained again, {outcome}", *lines, sep="\n  ", flush=True)
         outcomes.append(STATUS[outcome])
     return min(filter(None, outcomes), default=0)
+
+
+def name_of(run: Run) -> str:
+    """Name a run as a command line does."""
+    return f"{run['study']}/{run['arm']}/{run['seed']}"
 
 
 def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     """Train a recorded run again; return how it compares, and lines with what was compared."""
     if CODE in run["levels"]:
         return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
-    again = train(run["study"], run["arm"], run["seed"])
+    again = train(load_study(run["study"]), run["arm"], run["seed"])
     lines = [
         f"loss {result['measures'].get('loss')}, {result['status']}, on {machine_of(result)}"
         for result in (run, again)
@@ -74,15 +77,15 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
         return EQUAL, lines
     if machine_of(again) == machine_of(run):
         return DIFFERS, [*lines, "its final weights are others, on the same type of machine"]
-    plan = Record(run["study"]).plan
-    margin = plan.smallest_effect_of_interest.get("loss") if plan else None
-    tolerance = max(margin / 10 if margin else TOLERANCE, ROUNDING.get(run["study"], 0.0))
-    if again["status"] == run["status"] == "completed":
+    is_within = all(again[name] == run[name] for name in ("status", "diverged_at"))
+    if is_within and run["status"] == "completed":
+        plan = Record(run["study"]).plan
+        smallest = plan.smallest_effect_of_interest.get("loss", SMALLEST) if plan else SMALLEST
+        tolerance = max(smallest / 10, ROUNDING.get(run["study"], 0.0))
         moved = abs(again["measures"]["loss"] - run["measures"]["loss"])
         lines.append(f"its loss moved by {moved:.2g} nats; the tolerance is {tolerance:.2g}")
-        return (WITHIN if moved <= tolerance else UNJUDGED), lines
-    same_end = [again[name] == run[name] for name in ("status", "diverged_at")]
-    return (WITHIN if all(same_end) else UNJUDGED), lines
+        is_within = moved <= tolerance
+    return (WITHIN if is_within else UNJUDGED), lines
 
 
 def machine_of(result: Run) -> str:

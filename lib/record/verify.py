@@ -145,7 +145,8 @@ def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[s
 def wrong_measures(record: Record, report: Report) -> Iterator[str]:
     """Yield what is wrong with each run by itself."""
     for run in record.runs:
-        yield from verify_run(run, record.raw_folder(run), record.run_notebook(run), report)
+        name = run["arm"], run["seed"]
+        yield from verify_run(run, record.raw_folder(*name), record.run_notebook(*name), report)
 
 
 def verify_run(run: Run, folder: Folder, notebook: Path, report: Report) -> Iterator[str]:
@@ -178,9 +179,11 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     summary = study_results(study, runs)["summary"]
     stated = dict(record.verdict)
     if study.plan in published_plans():  # decided by rules and at looks of their time
-        looked = [row for row in stated.get("hypothesis_tests", []) if "look" in row]
-        former = ["decisions", *(["hypothesis_tests"] if looked else [])]
-        report.published.update({name: len(stated.pop(name)) for name in former})
+        former = ["decisions"]
+        if any("look" in row for row in stated.get("hypothesis_tests", ())):
+            former.append("hypothesis_tests")
+        for name in former:
+            report.published[name] += len(stated.pop(name))
     report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
     if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
         verdict |= {name: stated[name] for name in ("standing", "exploratory_because")}
@@ -223,12 +226,10 @@ def differences(
 
 def _by_name(table: Any) -> dict[str, Any]:
     """Name the rows of a table by what they are about; none where two have one name."""
-    is_table = isinstance(table, list) and all(isinstance(row, dict) for row in table)
-    rows = {
-        " ".join(str(row[name]) for name in NAMING if name in row): row
-        for row in (table if is_table else ())
-    }
-    return rows if is_table and len(rows) == len(table) else {}
+    if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
+        return {}
+    rows = {" ".join(str(row[name]) for name in NAMING if name in row): row for row in table}
+    return rows if len(rows) == len(table) else {}
 
 
 def run_name(run: Run) -> str:

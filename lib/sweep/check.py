@@ -2,7 +2,6 @@
 seeds can show, is said before it runs.
 """
 
-import itertools
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -26,7 +25,7 @@ from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
 from lib.stats.runs import tidy
 from lib.sweep.code_arms import resolve
-from lib.sweep.execute import try_out
+from lib.sweep.execute import train_apart
 from lib.train.machine import describe, prepare, require_devices
 from lib.train.model import GPT, count_parameters, flops_per_token
 from lib.train.trainer import initial_hashes
@@ -37,8 +36,8 @@ CONTEXT = 1e9
 """Bytes of a GPU that each process takes for CUDA itself."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
 """Operations a second that a run of a small model reaches, by device: a core, a GPU."""
-_SHORT = {"training.iterations": 5, "training.warmup_iterations": 1}
-"""What a study is shortened to, to be checked."""
+_SHORT = {"iterations": 5, "warmup_iterations": 1}
+"""What a study's training is shortened to, to be checked."""
 
 
 def load_and_check(names: list[str], is_local: bool = True, executes: bool = True) -> list[Study]:
@@ -55,12 +54,12 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
         for check in (load_plan, resolve, *([_require_tasks] if executes else [])):
             with _collecting(faults, where):
                 check(study)
-        for config in {arm.config.model_dump_json(): arm.config for arm in study.arms()}.values():
+        for arm in study.arms():
             with _collecting(faults, where):
-                corpus_of(config.corpus).require_length(config.model.block_size)
+                corpus_of(arm.config.corpus).require_length(arm.config.model.block_size)
             if is_local:
                 with _collecting(faults, where):
-                    _require_machine(study, config)
+                    _require_machine(study, arm)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     for study in studies:
@@ -120,26 +119,27 @@ def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | N
 def _require_tasks(study: Study) -> None:
     """Raise ConfigError for stock tasks that cannot be asked of some arm, and for a measure of the
     plan that none of them gives."""
-    if study.evaluation.tasks and not has_harness():
+    if not study.evaluation.tasks:
+        return
+    if not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
-    if study.evaluation.tasks:
-        # Seconds, which other studies need not wait.
-        from lib.train.lm_eval import TokenLM, require_tasks
+    # Seconds, which other studies need not wait.
+    from lib.train.lm_eval import TokenLM, require_tasks
 
-        plan = load_plan(study)
-        tested = {*plan.primary_measures} & {*study.stock_measures} if plan else ()
-        configs = {(a.config.corpus, a.config.model.block_size): a.config for a in study.arms()}
-        adapters = [TokenLM(_model(c), corpus_of(c.corpus)) for c in configs.values()]
-        for said in require_tasks(study.evaluation, tested, adapters):
-            print(f"warning: {said}")
+    plan = load_plan(study)
+    tested = {*plan.primary_measures} & {*study.stock_measures} if plan else ()
+    configs = {(a.config.corpus, a.config.model.block_size): a.config for a in study.arms()}
+    adapters = [TokenLM(_model(c), corpus_of(c.corpus)) for c in configs.values()]
+    for said in require_tasks(study.evaluation, tested, adapters):
+        print(f"warning: {said}")
 
 
-def _require_machine(study: Study, config: RunConfig) -> None:
-    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the study
+def _require_machine(study: Study, arm: Arm) -> None:
+    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the arm
     were made on another kind of device."""
-    machine, folder = prepare(config), study_folder(study.name)
+    machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
-    for path in folder.glob("*/seed-*/result.json"):
+    for path in folder.glob(f"{arm.id}/seed-*/result.json"):
         with suppress(LookupError, TypeError):
             if (device := trained_with(read_json(path)["provenance"])["device"]) != machine.device:
                 raise ConfigError(
@@ -147,17 +147,15 @@ def _require_machine(study: Study, config: RunConfig) -> None:
                     f"continue on {machine.device}; runs of two devices are not compared: set "
                     f"machine.device: {device}, or delete {relative(folder)}"
                 )
-    model, size = config.model, size_of(config)
-    needed = sum(memory(config, size).values())
+    needed = sum(memory(arm.config, size_of(arm.config)).values())
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
     if needed > available:
         raise ConfigError(
-            f"model: with n_embd {model.n_embd}, n_layer {model.n_layer}, block_size "
-            f"{model.block_size} and {size.symbols} symbols a run needs {needed / 1e9:,.2f} GB of "
-            f"memory, and this machine has {available / 1e9:,.2f} GB; reduce one of them, or "
-            "machine.micro_batch_size"
+            f"model: a run of {arm.id} needs {needed / 1e9:,.2f} GB of memory, and this machine "
+            f"has {available / 1e9:,.2f} GB; reduce n_embd, n_layer, block_size, the symbols of "
+            "the tokenizer, or machine.micro_batch_size"
         )
 
 
@@ -220,7 +218,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     needed = CONTEXT + 2 * max(sum(memory(config, size_of(config)).values()) for config in configs)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
-    return list(itertools.islice(itertools.cycle(each), max(wanted, len(each))))
+    return [each[i % len(each)] for i in range(max(wanted, len(each)))]
 
 
 def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
@@ -235,35 +233,32 @@ def trial(arm: Arm) -> tuple[float, float, float]:
     a step, of a point of the dev curve, and of all else in its notebook. UserError where it
     fails."""
     fields: Any = arm.config.model_dump()
-    for name, most in _SHORT.items():
-        section, _, field = name.partition(".")
-        fields[section][field] = min(fields[section][field], most)
     fields["evaluation"]["interval"] = 1
-    start = time.perf_counter()
-    parts = try_out(Study.model_validate({"name": "trial", "seeds": [0], **fields}))["seconds"]
-    whole, steps = time.perf_counter() - start, fields["training"]["iterations"]
-    step, point = parts["training"] / steps, parts["snapshots"] / (steps + 1)
-    return step, point, whole - parts["training"] - parts["snapshots"]
+    study = shortened(Study.model_validate({"name": "trial", "seeds": [0], **fields}))
+    start, steps = time.perf_counter(), study.training.iterations
+    parts = train_apart(study, next(study.arms()).id, 0)["seconds"]
+    rest = time.perf_counter() - start - parts["training"] - parts["snapshots"]
+    return parts["training"] / steps, parts["snapshots"] / (steps + 1), rest
 
 
 def time_of(study: Study) -> Iterator[str]:
     """Say how long a study takes here, by the trial of its largest arm; a CPU that would take long
     for a step is not asked."""
-    arms = [arm.config for arm in study.arms()]
-    work = [size_of(config).flops / config.training.iterations for config in arms]
-    largest, n = max(range(len(arms)), key=lambda i: work[i]), len(study.seeds)
-    if prepare(arms[largest]).device == "cpu" and work[largest] > AFFORDABLE:
+    arms = list(study.arms())
+    work = {arm.id: size_of(arm.config).flops / arm.config.training.iterations for arm in arms}
+    largest = max(arms, key=lambda arm: work[arm.id])
+    if prepare(study).device == "cpu" and work[largest.id] > AFFORDABLE:
         yield "  time        not tried: a step of it would take a core more than ten seconds"
         return
-    step, point, rest = trial([*study.arms()][largest])
+    step, point, rest = trial(largest)
     runs = []
-    for config, flops in zip(arms, work, strict=True):
-        steps = config.training.iterations
-        points = steps // config.evaluation.interval + 1
-        runs.append(rest + flops / work[largest] * (step * steps + point * points))
+    for arm in arms:
+        steps = arm.config.training.iterations
+        seconds = step * steps + point * (steps // study.evaluation.interval + 1)
+        runs.append(rest + work[arm.id] / work[largest.id] * seconds)
     jobs = len(gpus([study], None)) or cores()
-    total = max(max(runs), n * sum(runs) / jobs)
-    here = describe(prepare(arms[largest])).device_name
+    total = max(max(runs), len(study.seeds) * sum(runs) / jobs)
+    here = describe(prepare(study)).device_name
     yield f"  time        on {here}: {1000 * step:,.1f} ms a step, {clock(max(runs))} a run,"
     yield f"              {clock(total)} in all, {jobs} side by side; the analysis comes on top"
 
@@ -279,11 +274,10 @@ def shortened(study: Study) -> Study:
     content: dict[str, Any] = study.model_dump(exclude={"commits"})
     first = list(study.arms())[:2]
     levels = {f: list(dict.fromkeys(arm.levels[f] for arm in first)) for f in study.factors}
-    for name, most in _SHORT.items():
-        section, _, field = name.partition(".")
-        content[section][field] = min(content[section][field], most)
-        if name in levels:
-            levels[name] = [most + i for i in range(len(levels[name]))]
+    for field, most in _SHORT.items():
+        content["training"][field] = min(content["training"][field], most)
+        if (factor := f"training.{field}") in levels:
+            levels[factor] = [most + i for i in range(len(levels[factor]))]
     kept = [e for e in study.exclude if all(level in levels[f] for f, level in e.items())]
     content |= {"factors": levels, "exclude": kept, "seeds": study.seeds[:2], "plan": None}
     content["include"] = [] if study.factors else content["include"][:1]
@@ -304,8 +298,9 @@ def estimate(
     yield f"{study.name}: {len(arms)} arms × {n} seeds; of the largest run:"
     yield f"  parameters  {size.parameters:,}"
     yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
-    parts = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in memory(config, size).items())
-    yield f"  memory      {sum(memory(config, size).values()) / 1e6:,.1f} MB: {parts}"
+    needed = memory(config, size)
+    parts = ", ".join(f"{part} {number / 1e6:,.1f}" for part, number in needed.items())
+    yield f"  memory      {sum(needed.values()) / 1e6:,.1f} MB: {parts}"
     yield from time_of(study)
     try:
         plan = load_plan(study)
@@ -318,7 +313,7 @@ def estimate(
         yield "--spread: the difference that you expect, and its sd over seeds or a pilot study"
         return
     plan = plan or Plan.model_validate(begun_plan(study, measure))
-    asked = {n: h for n, h in plan.hypotheses.items() if measure in (None, (h.test or [""])[-1])}
+    asked = {name: h for name, (h, *_, of) in plan.bound.items() if measure in (None, of)}
     yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
 
 
@@ -336,15 +331,11 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
         (name,) = require_recorded([source])
         sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))
     else:
-        tested = [measure for *_, measure in plan.bound.values()]
-        guess = source if isinstance(source, dict) else dict.fromkeys(tested, source)
-        variants = {arm.id: arm.variant for arm in study.arms()}
+        sds, variants = {}, {arm.id: arm.variant for arm in study.arms()}
         cells = levels_of({arm.id: arm.levels for arm in study.arms()})
-        sds = {
-            name: sd * independent(h, arm_weights(h.pairs, variants, cells))
-            for name, (h, *_, m) in plan.bound.items()
-            if (sd := guess.get(m))
-        }
+        for name, (h, *_, measure) in plan.bound.items():
+            if sd := source.get(measure) if isinstance(source, dict) else source:
+                sds[name] = sd * independent(h, arm_weights(h.pairs, variants, cells))
     if not sds:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, by --spread"
         return
@@ -352,5 +343,6 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
     columns = ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
     yield table[columns].to_string(index=False, float_format="{:.4g}".format)
-    if few := [row["hypothesis"] for row in table.to_dict("records") if row["power"] < plan.power]:
+    few = table.loc[table["power"] < plan.power, "hypothesis"]
+    if len(few):
         yield f"warning: {n} seeds are too few for {', '.join(few)}"

@@ -159,7 +159,7 @@ def verify(studies: list[str], words: list[str]) -> int:
     from lib.record import archive, retrain
     from lib.record.verify import verify as verify_records
     from lib.sweep.check import begin_again
-    from lib.sweep.execute import train_again
+    from lib.sweep.execute import train_apart
 
     named = studies or list(dict.fromkeys(word.partition("/")[0] for word in words if "/" in word))
     faults = verify_records(
@@ -170,7 +170,7 @@ def verify(studies: list[str], words: list[str]) -> int:
         for fault in (*findings.check(folder), *paper.check(folder)):
             print(f"error: papers/{folder.name}: {fault}", flush=True)
             faults += 1
-    status = retrain.retrain(words, studies, train_again) if words else 0
+    status = retrain.retrain(words, studies, train_apart) if words else 0
     return 1 if faults else status
 
 

@@ -7,7 +7,6 @@ same notebooks under the parameters of this checkout.
 
 import subprocess
 import sys
-from itertools import combinations
 from pathlib import Path
 
 from filelock import FileLock
@@ -28,20 +27,20 @@ def resolve(study: Study) -> dict[str, str]:
     levels = dict.fromkeys(str(arm.levels[CODE]) for arm in study.arms() if CODE in arm.levels)
     if levels and not is_checkout():
         raise ConfigError(f"{field}: names commits, and this folder is no clone; clone it")
-    commits = {level: _hash_of(level) for level in levels}
-    for level, commit in commits.items():
+    named: dict[str, str] = {}
+    for level in levels:
+        commit = _hash_of(level)
         if not commit:
             raise ConfigError(
                 f"{field}: '{level}' is no commit, branch or tag here; `git fetch` it, or commit "
                 "your change"
             )
-    for one, other in combinations(commits, 2):
-        if commits[one] == commits[other]:
+        if (other := named.setdefault(commit, level)) != level:
             raise ConfigError(
-                f"{field}: '{one}' and '{other}' are one commit, {commits[one][:12]}; commit the "
+                f"{field}: '{other}' and '{level}' are one commit, {commit[:12]}; commit the "
                 "change that is to be tested on one of them"
             )
-    return commits
+    return {level: commit for commit, level in named.items()}
 
 
 def _hash_of(level: str) -> str:

@@ -22,7 +22,6 @@ from filelock import FileLock, Timeout
 from lib.config.code import git_state, kernel_environment
 from lib.config.io import (
     NOTEBOOKS,
-    PARAMS,
     ROOT,
     RUNS,
     executed_notebook,
@@ -52,10 +51,6 @@ _READS = {
 """Rooms of `lib` that decide what a notebook of a whole study shows."""
 
 
-_AFTER = {"02_train": ["03_analysis", "04_figures"], "03_analysis": ["04_figures"]}
-"""Notebooks that read what a notebook leaves."""
-
-
 class ExecutionError(UserError):
     """A notebook that did not complete; the message says why and where it is kept."""
 
@@ -67,19 +62,19 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     notebook fails; the notebook is kept, stamped with the reason.
     """
     parameters: dict[str, Any] = {"study": study.name}
+    result = result_file(notebook, study.name, arm, seed)
     if arm:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
         commit = study.commit_of(study.arm(arm))
         if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
             execute_in(tree_of(commit), str(output_root()), notebook, study.name, arm, str(seed))
-            return result_file(notebook, study.name, arm, seed)
+            return result
     output = executed_notebook(notebook, study.name, arm, seed)
-    result = result_file(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
     # An earlier result must not pass for this one's, nor what was made from it for up to date.
-    for name in _AFTER.get(notebook, ()):
-        result_file(name, study.name).unlink(missing_ok=True)
-    for path in (result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"):
+    later = [name for name in ("03_analysis", "04_figures") if name > notebook]
+    made = [result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"]
+    for path in [*made, *(result_file(name, study.name) for name in later)]:
         path.unlink(missing_ok=True)
     plan, start = load_plan(study), time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
@@ -97,22 +92,13 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     return result
 
 
-def train_again(study: str, arm: str, seed: int) -> Any:
-    """Execute 02_train for a run, in a folder of its own; return its result. UserError where it
-    fails, with what it said last."""
-    with tempfile.TemporaryDirectory(prefix="again-") as folder:
-        Path(folder, "params").symlink_to(PARAMS)
-        execute_in(ROOT, folder, "02_train", study, arm, str(seed))
-        return read_json(Path(folder, "runs", study, arm, f"seed-{seed}", "result.json"))
-
-
-def try_out(study: Study) -> Any:
-    """Execute 02_train for the first run of a study that no file holds, in a folder of its own;
-    return its result. UserError where it fails, with what it said last."""
-    with tempfile.TemporaryDirectory(prefix="trial-") as folder:
-        write_text(Path(folder, "params", f"{study.name}.yaml"), study.model_dump_json())
+def train_apart(study: Study, arm: str, seed: int) -> Any:
+    """Execute 02_train for a run of a study, under no plan, in a folder of its own; return its
+    result. UserError where it fails, with what it said last."""
+    content = study.model_copy(update={"plan": None}).model_dump_json(exclude={"commits"})
+    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
+        write_text(Path(folder, "params", f"{study.name}.yaml"), content)
         Path(folder, "data").symlink_to(output_root() / "data")
-        arm, seed = next(study.arms()).id, study.seeds[0]
         execute_in(ROOT, folder, "02_train", study.name, arm, str(seed))
         return read_json(Path(folder, "runs", study.name, arm, f"seed-{seed}", "result.json"))
 

@@ -30,12 +30,12 @@ from lib.sweep.check import data_of
 def resume_from_inputs(study: str) -> str:
     """Copy the runs that earlier sessions left, as attached on Kaggle, to the working folder; of a
     run that several left, the one that got furthest. Say how many there were."""
-    kaggle, number = kaggle_folder(), 0
+    inputs, number = (kaggle_folder() or ROOT) / "input", 0
     with tempfile.TemporaryDirectory() as folder:
-        for file in kaggle.glob(f"input/**/{study}.zip") if kaggle else ():
+        for file in inputs.glob(f"**/{study}.zip"):
             unpack(file, Path(folder, str(hash(file))))
-        found = list(Path(folder).glob(f"*/runs/{study}/*/seed-*"))
-        found += kaggle.glob(f"input/**/runs/{study}/*/seed-*") if kaggle else ()
+        found = [*inputs.glob(f"**/runs/{study}/*/seed-*")]
+        found += Path(folder).glob(f"*/runs/{study}/*/seed-*")
         for run in sorted(found, key=progress, reverse=True):
             target = study_folder(study) / run.parent.name / run.name
             if not target.exists() and run.parent.name != "suite":
@@ -83,7 +83,7 @@ def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
     and plan, and print what to do with it. UserError where the sweep ended with a failure."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
-    files = [PARAMS / f"{study}.yaml", *([io.PLANS / plan] if plan else [])]
+    files = [PARAMS / f"{study}.yaml"] + ([io.PLANS / plan] if plan else [])
     with (
         io.atomic_write(target) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,

@@ -35,13 +35,24 @@ class LiveCurve:
         self._next = 0.0
 
     def __enter__(self) -> Self:
-        if self.is_watched:
-            from IPython.display import display
+        """Read the finished baseline, if its run is here, and import what draws."""
+        if not self.is_watched:
+            return self
+        from IPython.display import display
 
-            self._picture = display(
-                {"text/plain": "The curve appears here."}, raw=True, display_id=True
-            )
-            self._prepare()
+        from lib.figures.style import variant
+        from lib.results import read_raw_file
+        from lib.stats.stability import rule_of
+
+        text = {"text/plain": "The curve appears here."}
+        self._picture = display(text, raw=True, display_id=True)
+        baseline = self.asked.arm(self.arm.baseline)
+        self._looks = [variant(arm.variant) for arm in (self.arm, baseline)]
+        self._rule, self._baseline = rule_of(load_plan(self.asked)), dict[str, Any]()
+        folder = run_folder(self.asked.name, baseline.id, self.seed)
+        if folder != self.folder and (folder / "result.json").is_file():
+            tables = {name: read_raw_file(folder, name) for name in ("trace", "curve")}
+            self._baseline = {f"{baseline.id} (finished)": tables}
         return self
 
     def __call__(self, row: Row, point: Row | None) -> None:
@@ -65,25 +76,8 @@ class LiveCurve:
     def _show(self) -> None:
         with suppress(OSError):  # a full disk: the checkpoint says so
             (self.folder / STEP_FILE).write_text(str(self.rows[-1]["step"]), "utf-8")
-        if self.is_watched:
-            self._draw()
-
-    def _prepare(self) -> None:
-        """Read the finished baseline, if its run is here, and import what draws."""
-        from lib.figures.style import variant
-        from lib.results import read_raw_file
-        from lib.stats.stability import rule_of
-
-        arms = {arm.id: arm for arm in self.asked.arms()}
-        baseline = arms[self.arm.baseline]
-        self._looks = [variant(arm.variant) for arm in (self.arm, baseline)]
-        self._rule, self._baseline = rule_of(load_plan(self.asked)), dict[str, Any]()
-        folder = run_folder(self.asked.name, baseline.id, self.seed)
-        if folder != self.folder and (folder / "result.json").is_file():
-            tables = {name: read_raw_file(folder, name) for name in ("trace", "curve")}
-            self._baseline = {f"{baseline.id} (finished)": tables}
-
-    def _draw(self) -> None:
+        if not self.is_watched:
+            return
         from IPython.display import Image
 
         from lib.figures.training import live_picture

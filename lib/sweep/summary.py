@@ -16,7 +16,7 @@ from lib.config.preregistration import load_plan
 from lib.config.study import Study
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
-from lib.stats.runs import available_measures, main_measures, own_baselines, tidy
+from lib.stats.runs import available_measures, main_measures, tidy
 from lib.stats.tables import mean_and_sd, not_compared
 
 WIDTH = 28
@@ -26,38 +26,28 @@ _ENDS = ("mean_delta", "t_low", "t_high")
 
 def summarise(study: Study) -> None:
     """Print a finished study's table, its verdict, and where to read more."""
-    analysed, folder, plan = (
-        result_file("03_analysis", study.name),
-        study_folder(study.name),
-        load_plan(study),
-    )
+    analysed, folder = result_file("03_analysis", study.name), study_folder(study.name)
     if not analysed.is_file():  # --until and the like
         print(f"{study.name}: not analysed, as the flags ask for a part only")
         return
     runs = tidy(RunResult.model_validate(run) for run in read_json(analysed)["runs"])
-    verdict = read_json(folder / "verdict.json")
+    verdict, plan = read_json(folder / "verdict.json"), load_plan(study)
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
-    own = own_baselines(runs)
-    contrasts = {
-        (row["arm"], row["measure"]): row
-        for row in verdict["contrasts"]
-        if row["baseline"] == own.get(row["arm"])
-    }
     first = main_measures(runs, plan)
     measures = available_measures([*first, *measures_in("headline")], runs)
-    console.print(_table(runs, contrasts, measures[: max(1, (console.width - 20) // WIDTH)]))
+    measures = measures[: max(1, (console.width - 20) // WIDTH)]
+    console.print(_table(runs, verdict["contrasts"], measures))
     console.print(
         "Mean ± sd over seeds; below it the paired difference from the arm's baseline, and its "
         f"interval. All measures: {relative(folder)}/03_analysis.ipynb {not_compared(runs)}"
     )
     effects = [row for row in verdict["effects"] if row["measure"] in first[:1]]
     if effects := [row for row in effects if row["kind"] != "simple"]:
-        console.print(
-            f"\nEvery factor, over the levels of the others, in {MEASURES[first[0]].title}:"
-        )
+        title = MEASURES[first[0]].title
+        console.print(f"\nEvery factor, over the levels of the others, in {title}:")
         widest = max(len(row["effect"]) for row in effects)
         for row in effects:
             budget = f" ({row['budget']} differs)" if row["budget"] else ""
@@ -73,21 +63,20 @@ def summarise(study: Study) -> None:
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 
-def _table(
-    runs: pd.DataFrame, contrasts: dict[tuple[str, str], dict[str, float]], measures: list[str]
-) -> Table:
+def _table(runs: pd.DataFrame, contrasts: list[dict[str, Any]], measures: list[str]) -> Table:
     """Lay out arms down and measures across; a diverged run is counted and averaged in nowhere."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for title in ("arm", *(MEASURES[name].title for name in measures)):
-        table.add_column(title, justify="left" if title == "arm" else "right", no_wrap=True)
-    for arm, own in runs.groupby("arm", sort=False):
-        completed = own[own["status"] == "completed"]
-        n_diverged = len(own) - len(completed)
-        cells = [f"{arm}\n{n_diverged} of {len(own)} diverged" if n_diverged else str(arm)]
+    table.add_column("arm", no_wrap=True)
+    for name in measures:
+        table.add_column(MEASURES[name].title, justify="right", no_wrap=True)
+    own = {(row["arm"], row["baseline"], row["measure"]): row for row in contrasts}
+    for (arm, baseline), rows in runs.groupby(["arm", "baseline"], sort=False):
+        completed = rows[rows["status"] == "completed"]
+        n_diverged = len(rows) - len(completed)
+        cells = [f"{arm}\n{n_diverged} of {len(rows)} diverged" if n_diverged else str(arm)]
         for name in measures:
-            digits = MEASURES[name].digits
-            cells.append(mean_and_sd(completed[name].dropna(), digits))
-            if row := contrasts.get((str(arm), name)):
+            cells.append(mean_and_sd(completed[name].dropna(), MEASURES[name].digits))
+            if row := own.get((arm, baseline, name)):
                 cells[-1] += f"\n{_estimate(row)}"
         table.add_row(*cells)
     return table

@@ -78,16 +78,12 @@ class Sweep:
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
     studies = check.load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
-    with contextlib.nullcontext() if sweep.dry_run else only_sweep() as log:
-        studies = studies if sweep.dry_run else [write_commits(study) for study in studies]
-        stale = find_stale(studies)
-        print_reasons(studies, stale)
-        runs = runs_of(studies)
-        due = {path: runs[path] for path in runs if path in stale or not path.is_file()}
-        if status := make(studies, sweep, stale, due, log):
+    if sweep.dry_run:
+        return make(studies, sweep, None)
+    with only_sweep() as log:
+        studies = [write_commits(study) for study in studies]
+        if status := make(studies, sweep, log):
             return status
-        if log is None:
-            return 0
     for study in studies:
         summarise(study)
     for paper in sorted({study.paper for study in studies}):
@@ -96,21 +92,18 @@ def run_sweep(sweep: Sweep) -> int:
     return 0
 
 
-def make(
-    studies: list[Study],
-    sweep: Sweep,
-    stale: Mapping[Path, str],
-    due: Runs,
-    log: IO[bytes] | None,
-) -> int:
-    """Have Snakemake make what is missing or stale; without a log, say what it would make. Return
-    its exit status. Raises UserError where a sweep of five steps fails."""
+def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
+    """Have Snakemake make what is missing or stale, and say what is; without a log, say only what
+    it would make. Return its exit status. Raises UserError where a sweep of five steps fails."""
+    stale, runs = find_stale(studies), runs_of(studies)
+    print_reasons(studies, stale)
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or io.cores() if sweep.is_local else None)
     command = snakemake_command(studies, sweep, stale, jobs)
     if log is None:
         return subprocess.run([*command, "--dry-run"]).returncode
     _set_clocks_back(studies)
+    due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
     is_long = sweep.is_local and check.seconds_of(due.values()) / (jobs or 1) > LONG
     if is_long and io.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
@@ -277,13 +270,14 @@ def _why_notebook_stale(name: str, study: Study) -> str:
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     """Say which notebooks are not as their texts, what will not be confirmatory though a plan names
     it, which records stay, and what is stale and why."""
-    for notebook in io.NOTEBOOKS.glob("*.ipynb"):
-        pair = [path for path in (notebook, notebook.with_suffix(".py")) if path.is_file()]
-        one, *other = [[cell.source for cell in jupytext.read(path).cells] for path in pair]
-        if other and other[0] != one:
-            print(f"{pair[1].name} is not as {notebook.name}, which is executed: jupytext --sync")
+    for text in io.NOTEBOOKS.glob("*.py"):
+        pair = jupytext.read(text), jupytext.read(text.with_suffix(".ipynb"))
+        one, other = ([cell.source for cell in notebook.cells] for notebook in pair)
+        if one != other:
+            print(f"{text.name} is not as {text.stem}.ipynb, which is executed: jupytext --sync")
     for study in studies:
-        plan, claim = load_plan(study), claim_status(study, load_plan(study))
+        plan = load_plan(study)
+        claim = claim_status(study, plan)
         if plan and study.name in plan.confirmatory and claim.reasons:
             print(f"{claim}: what runs now will not be confirmatory")
         if not is_replaceable(study.name):
@@ -310,25 +304,25 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: Runs, hours: float | None)
     progress = Progress(*columns, console=console, disable=not (console.is_terminal and due))
     task, start, last = progress.add_task("", total=len(due)), time.monotonic(), 0
     steps = {path.parent: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old, begun = {folder: _result_of(folder) for folder in steps}, sum(_steps(steps).values())
+    old = {folder: _result_of(folder) for folder in steps}
+    todo = sum(steps.values()) - _steps_made(steps)
     with progress:
         while True:
             status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
             done = [folder for folder in steps if _result_of(folder) not in (None, old[folder])]
-            running = _steps(steps.keys() - done)
-            made = sum(steps[folder] for folder in done) + sum(running.values()) - begun
-            left = sum(steps.values()) - begun - made
-            line = f", {check.clock(elapsed / made * left)} left" if made > 0 and left > 0 else ""
-            names = [f"{f.parent.name} {f.name} {n}/{steps[f]}" for f, n in running.items()]
-            progress.update(task, completed=len(done), description=f"{line}  {' · '.join(names)}")
+            rest = steps.keys() - done
+            left = sum(steps[folder] for folder in rest) - _steps_made(rest)
+            line = ""
+            if 0 < left < todo:
+                line = f", {check.clock(elapsed / (todo - left) * left)} left"
+            progress.update(task, completed=len(done), description=line)
             if status is not None:
                 break
             if not console.is_terminal and len(done) != last:
-                print(
-                    f"{len(done)}/{len(due)} runs{line}, {check.clock(elapsed)} elapsed", flush=True
-                )
+                line += f", {check.clock(elapsed)} elapsed"
+                print(f"{len(done)}/{len(due)} runs{line}", flush=True)
             last = len(done)
             time.sleep(0.5)
     runs = f"{len(done)}/{len(due)} runs in {check.clock(elapsed)}"
@@ -342,13 +336,14 @@ def _result_of(folder: Path) -> int | None:
     return file.stat().st_ino if file.is_file() else None
 
 
-def _steps(folders: Iterable[Path]) -> dict[Path, int]:
-    """Read how many steps each run without a result has made."""
-    steps = {}
-    for folder in (folder for folder in folders if _result_of(folder) is None):
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            steps[folder] = int((folder / STEP_FILE).read_text("utf-8"))
-    return steps
+def _steps_made(folders: Iterable[Path]) -> int:
+    """Count the steps that runs without a result have made."""
+    made = 0
+    for folder in folders:
+        if not (folder / "result.json").is_file():
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                made += int((folder / STEP_FILE).read_text("utf-8"))
+    return made
 
 
 def print_failures(log: Path) -> None:

@@ -418,7 +418,7 @@ def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) ->
     paths = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
     environment = execution_environment(run.machine)
     executed = results.Execution(from_checkpoint=run.from_checkpoint, **environment)
-    origin = results.Origin(trained=run.provenance, executed=executed)
+    origin = {"trained": run.provenance, "executed": executed}
     result = results.RunResult(
         **results.identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
@@ -439,7 +439,7 @@ def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) ->
         throughput=measured.throughput,
         seconds=measured.seconds,
         files={path.name: sha256(path) for path in paths},
-        provenance=origin.model_dump(mode="json"),
+        provenance={name: facts.model_dump(mode="json") for name, facts in origin.items()},
     )
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return result

@@ -130,7 +130,8 @@ def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
 ) -> None:
     record = Record("example")
     run = record.runs[0]
-    trace, curve = (read_raw(record.raw_folder(run))[name] for name in ("trace", "curve"))
+    raw = read_raw(record.raw_folder(run["arm"], run["seed"]))
+    trace, curve = raw["trace"], raw["curve"]
     show_training(trace, curve, load_study("example").arm(run["arm"]))
     (figure,) = shown
     assert len(figure.axes) == 8
@@ -147,7 +148,7 @@ def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
 ) -> None:
     record = Record("example")
     run = record.runs[0]
-    tables = read_raw(record.raw_folder(run)) | {
+    tables = read_raw(record.raw_folder(run["arm"], run["seed"])) | {
         "temperatures": pd.DataFrame(run["tables"]["temperatures"])
     }
     if not measured:  # as of a run that diverged

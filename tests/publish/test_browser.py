@@ -69,7 +69,7 @@ def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(
     expect(rows).to_have_count(8)
     head = page.locator("th", has=page.get_by_placeholder("validation perplexity"))
     head.first.get_by_role("button").click()
-    texts = rows.locator("td:nth-child(5)").all_inner_texts()
+    texts = rows.locator("td:nth-child(6)").all_inner_texts()
     assert [float(text) for text in texts] == pytest.approx(sorted(measured), abs=1e-3)
     rows.first.get_by_role("link").click()
     expect(page.locator("h1").first).to_contain_text("example: ")

@@ -30,7 +30,8 @@ def test_a_record_is_a_folder_with_a_file_per_notebook_that_sha256sum_checks(tin
     for run in record.runs:
         folder = tiny / "runs" / "tiny" / run["arm"] / f"seed-{run['seed']}"
         assert json.loads((folder / "result.json").read_text()) == run
-        sums = {name: sha256(record.raw_folder(run) / name) for name in run["files"]}
+        raw = record.raw_folder(run["arm"], run["seed"])
+        sums = {name: sha256(raw / name) for name in run["files"]}
         assert sums == run["files"]
     assert len(record.joined("trace")) == 6 * 12
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lib.config.study import Study
 from lib.config.yaml import UsageError
 from lib.record.archive import Record
 from lib.record.retrain import DIFFERS, EQUAL, UNJUDGED, WITHIN, retrain
@@ -61,9 +62,9 @@ def test_outcome_and_exit_status(
 def test_the_worst_of_several_outcomes_counts_and_runs_are_drawn_from_the_studies_named() -> None:
     asked = []
 
-    def train(*run: Any) -> Any:
-        asked.append(run)
-        (recorded,) = (r for r in Record("where").runs if (r["arm"], r["seed"]) == run[1:])
+    def train(study: Study, *run: Any) -> Any:
+        asked.append((study.name, *run))
+        (recorded,) = (r for r in Record("where").runs if (r["arm"], r["seed"]) == run)
         fields = {"final_weights": "0"} if len(asked) == 2 else {}
         return changed(recorded, fields, ELSEWHERE, 1.0)
 

@@ -54,7 +54,8 @@ class Forger:
         """Change a result, and what its notebook prints of it."""
         self.edit(path, change, *place)
         run = read_json(path)
-        self.edit(self.record.run_notebook(run), lambda _: attested(run), *PRINTED)
+        notebook = self.record.run_notebook(run["arm"], run["seed"])
+        self.edit(notebook, lambda _: attested(run), *PRINTED)
 
     def finish(self, sums: bool = True) -> None:
         """Pack the raw tables, and sum all files up as the archive does."""
@@ -92,7 +93,8 @@ def measure(forger: Forger) -> None:
 
 
 def printed(forger: Forger) -> None:
-    notebook = forger.record.run_notebook(read_json(forger.runs()[0]))
+    run = read_json(forger.runs()[0])
+    notebook = forger.record.run_notebook(run["arm"], run["seed"])
     forger.edit(notebook, lambda _: 1.5, *PRINTED, "measures", "loss")
 
 

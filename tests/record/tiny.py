@@ -35,7 +35,7 @@ from lib.record.verify import verify_record
 from lib.stats.runs import collect, read_parquet, study_results, tidy
 from lib.stats.verdict import analyse
 from lib.sweep.check import begin_again as hashes
-from lib.sweep.execute import train_again
+from lib.sweep.execute import train_apart
 from lib.sweep.kaggle import import_study, pack
 from lib.train.evaluate import measure, write_result
 from lib.train.trainer import begin, train
@@ -118,7 +118,7 @@ def main(words: list[str]) -> None:
     elif words[:1] == ["archive"]:
         archive(load_study("tiny"), replace="--replace" in words)
     elif words[:1] == ["again"]:
-        sys.exit(retrain(words[1:], [], train_again))
+        sys.exit(retrain(words[1:], [], train_apart))
     elif words[:1] == ["pack"]:
         pack("tiny", 0)
     elif words[:1] == ["import"]:
