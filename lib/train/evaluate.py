@@ -162,7 +162,6 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     columns: dict[str, list[Tensor]] = defaultdict(list)
     start, samples = 0, []
     for x in inputs:  # (B, T)
-        columns["embedding_norm"].append(model.transformer.embed(x).norm(dim=-1).flatten().double())
         hidden = model.hidden(x).flatten(0, 1)
         targets = ids[start + 1 : start + 1 + len(hidden)]
         for logits, target in model.logits_in_parts(hidden, targets):
@@ -175,6 +174,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
                 columns[name].append(column)
             if tempering:
                 tempering.read(logits, target)
+        norms = model.transformer.embed(x).norm(dim=-1)
+        columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
     return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy())
