@@ -314,15 +314,10 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
 
 
 def sample_batch(
-    ids: Ids,
-    batch_size: int,
-    block_size: int,
-    generator: torch.Generator,
-    rows: slice = slice(None),
+    ids: Ids, batch_size: int, block_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw random windows of ids (n,); return inputs and next tokens, both (B, T). Of a batch that
-    several share, only the `rows` of one are read."""
-    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)[rows]
+    """Draw random windows of ids (n,); return inputs and next tokens, both (B, T)."""
+    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
     windows = np.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     batch = torch.from_numpy(windows.astype(np.int64))
     return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()

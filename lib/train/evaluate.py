@@ -162,7 +162,6 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     columns: dict[str, list[Tensor]] = defaultdict(list)
     start, samples = 0, []
     for x in inputs:  # (B, T)
-        columns["embedding_norm"].append(model.transformer.embed(x).norm(dim=-1).flatten().double())
         hidden = model.hidden(x).flatten(0, 1)
         targets = ids[start + 1 : start + 1 + len(hidden)]
         for logits, target in model.logits_in_parts(hidden, targets):
@@ -175,6 +174,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
                 columns[name].append(column)
             if tempering:
                 tempering.read(logits, target)
+        norms = model.transformer.embed(x).norm(dim=-1)
+        columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
     return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy())
@@ -384,19 +385,16 @@ def measure(run: Trainer, suites: Path) -> Measurement:
 def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
     """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
     evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
-    n_items, wanted = evaluation.items_per_task, []
-    if n_items == 0:
+    n_items = evaluation.items_per_task
+    wanted = {"task suite": n_items != 0, "stock tasks": bool(evaluation.tasks)}
+    if not wanted["task suite"]:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
-    else:
-        wanted.append("task suite")
-    if evaluation.tasks:
-        wanted.append("stock tasks")
     if not has_harness():
-        result.notes += [f"{name} left out: {INSTALL}" for name in wanted]
+        result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
-    if wanted:
+    if any(wanted.values()):
         from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
-    if n_items != 0:
+    if wanted["task suite"]:
         with result.timed("suite"):
             block_size = run.config.model.block_size
             folder, suite = prepare_suite(run.corpus, n_items, block_size, suites)
@@ -405,7 +403,7 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
             result.suite_hash = suite["hash"]
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
-    if evaluation.tasks:
+    if wanted["stock tasks"]:
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
             result.tables["stock_tasks"], result.raw[results.STOCK] = tables

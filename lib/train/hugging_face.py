@@ -18,7 +18,6 @@ from lib.config.yaml import ConfigError, UserError
 from lib.train.checkpoint import read_finished
 from lib.train.model import GPT
 
-_GPT2 = ModelConfig()
 _FIXED = (
     *("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap"),
     "embedding_reinjected",
@@ -64,7 +63,7 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
 
     Raises UserError for a model that is no GPT-2, with what it would have to be.
     """
-    differing = [name for name in _FIXED if getattr(config, name) != getattr(_GPT2, name)]
+    differing = [name for name in _FIXED if getattr(config, name) != getattr(ModelConfig(), name)]
     if differing:
         raise UserError(f"it is no GPT-2, which has another {', '.join(differing)}")
     if config.embedding_norm not in _LINEAR:
