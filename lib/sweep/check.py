@@ -51,7 +51,8 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
             studies.append(load_study(name))
     for study in studies:
         where = f"{study.name}.yaml: "
-        for check in (load_plan, resolve, *([_require_tasks] if executes else [])):
+        checks = [load_plan, resolve, _require_equal_texts]
+        for check in [*checks, _require_tasks] if executes else checks:
             with _collecting(faults, where):
                 check(study)
         for arm in study.arms():
@@ -62,8 +63,6 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
                     _require_machine(study, arm)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    for study in studies:
-        _require_equal_texts(study)
     texts = {arm.config.corpus for study in studies for arm in study.arms()}
     for said in sorted({repetition(corpus_of(text)) for text in texts} - {""}):
         print(f"warning: {said}")
@@ -71,15 +70,15 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
 
 
 def _require_equal_texts(study: Study) -> None:
-    """Raise UserError where tokenizers part one source into other texts, as characters part
+    """Raise ConfigError where tokenizers part one source into other texts, as characters part
     documents otherwise than byte pairs do."""
     first = dict[str, CorpusConfig]()
     for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):
         other = first.setdefault(text.source, text)
         if corpus_of(other).sha256 != corpus_of(text).sha256:
-            raise UserError(
-                f"{study.name}.yaml: corpus.tokenizer: {other.tokenizer} and {text.tokenizer} part "
-                f"the documents of {text.source} in different ways; leave one of them out"
+            raise ConfigError(
+                f"corpus.tokenizer: {other.tokenizer} and {text.tokenizer} part the documents of "
+                f"{text.source} in different ways; leave one of them out"
             )
 
 
@@ -109,11 +108,9 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
     """Return the hashes of a run's initial weights and batches; None where its text is not here."""
-    try:
-        corpus = corpus_of(config.corpus)
-    except CorpusError:
-        return None
-    return initial_hashes(config, corpus, seed, steps)
+    with suppress(CorpusError):
+        return initial_hashes(config, corpus_of(config.corpus), seed, steps)
+    return None
 
 
 def _require_tasks(study: Study) -> None:
@@ -175,10 +172,9 @@ def _model(config: RunConfig) -> GPT:
 
 def size_of(config: RunConfig) -> Size:
     """Count symbols, parameters and operations of a run. Raises CorpusError."""
-    symbols, training = corpus_of(config.corpus).vocab_size, config.training
-    parameters = count_parameters(_model(config))
-    tokens = training.iterations * training.batch_size * config.model.block_size
-    return Size(symbols, parameters, tokens * flops_per_token(config.model, symbols, parameters))
+    symbols, parameters = corpus_of(config.corpus).vocab_size, count_parameters(_model(config))
+    each = flops_per_token(config.model, symbols, parameters)
+    return Size(symbols, parameters, config.tokens * each)
 
 
 def memory(config: RunConfig, size: Size) -> dict[str, float]:

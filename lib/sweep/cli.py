@@ -161,16 +161,15 @@ def verify(studies: list[str], words: list[str]) -> int:
     from lib.sweep.check import begin_again
     from lib.sweep.execute import train_apart
 
-    named = studies or list(dict.fromkeys(word.partition("/")[0] for word in words if "/" in word))
-    faults = verify_records(
-        archive.require_recorded(named) or archive.recorded_studies(), begin_again
-    )
-    written = [folder for folder in archive.papers_named([]) if (folder / "paper.md").is_file()]
-    for folder in [] if named else written:
-        for fault in (*findings.check(folder), *paper.check(folder)):
-            print(f"error: papers/{folder.name}: {fault}", flush=True)
-            faults += 1
-    status = retrain.retrain(words, studies, train_apart) if words else 0
+    named = studies or [word.partition("/")[0] for word in words if "/" in word]
+    chosen = archive.require_recorded(list(dict.fromkeys(named))) or archive.recorded_studies()
+    faults = verify_records(chosen, begin_again)
+    for folder in [] if named else archive.papers_named([]):
+        if (folder / "paper.md").is_file():
+            for fault in (*findings.check(folder), *paper.check(folder)):
+                print(f"error: papers/{folder.name}: {fault}", flush=True)
+                faults += 1
+    status = retrain.retrain(words, studies, train_apart)
     return 1 if faults else status
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,21 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     return result
 
 
+@contextmanager
+def apart(studies: Iterable[Study]) -> Iterator[str]:
+    """Give a temporary folder to write to instead, with the parameters of studies under no plan."""
+    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
+        Path(folder, "data").symlink_to(output_root() / "data")
+        for study in (study.model_copy(update={"plan": None}) for study in studies):
+            content = study.model_dump_json(exclude={"commits"})
+            write_text(Path(folder, "params", f"{study.name}.yaml"), content)
+        yield folder
+
+
 def train_apart(study: Study, arm: str, seed: int) -> Any:
     """Execute 02_train for a run of a study, under no plan, in a folder of its own; return its
     result. UserError where it fails, with what it said last."""
-    content = study.model_copy(update={"plan": None}).model_dump_json(exclude={"commits"})
-    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
-        write_text(Path(folder, "params", f"{study.name}.yaml"), content)
-        Path(folder, "data").symlink_to(output_root() / "data")
+    with apart([study]) as folder:
         execute_in(ROOT, folder, "02_train", study.name, arm, str(seed))
         return read_json(Path(folder, "runs", study.name, arm, f"seed-{seed}", "result.json"))
 

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from lib.record.archive import SHARED, is_replaceable
 from lib.results import RunResult, identity_fields, status_of
 from lib.sweep import check
 from lib.sweep.code_arms import write_commits
-from lib.sweep.execute import GPUS, archived_file, made_from
+from lib.sweep.execute import GPUS, apart, archived_file, made_from
 from lib.sweep.live import STEP_FILE
 from lib.sweep.summary import summarise
 
@@ -177,17 +176,11 @@ def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
     """Sweep through 02, 03 and 04 with two arms, two seeds and five steps, in a temporary folder,
     before hours are spent. Raises UserError where that fails."""
     print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="check-") as name:
-        folder = Path(name)
-        (folder / "params").mkdir()
-        (folder / "data").symlink_to(io.output_root() / "data")
-        for study in studies.values():
-            text = check.shortened(study).model_dump_json(exclude={"commits"})
-            (folder / "params" / f"{study.name}.yaml").write_text(text, "utf-8")
-        command = [sys.executable, "-m", "lib.sweep.cli", *studies, "--until", "figures"]
-        command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
-        environment = os.environ | {io.OUTPUT: name}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "lib.sweep.cli", *studies, "--until", "figures"]
+    command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
+    with apart(map(check.shortened, studies.values())) as folder:
+        variables = os.environ | {io.OUTPUT: folder}
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
 

@@ -238,7 +238,10 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(
     assert sum(stated.values()) == pytest.approx(counted, rel=0.1)
 
 
-def test_the_cost_of_a_study_is_counted_and_measured(tiny_study: Study) -> None:
+def test_the_cost_of_a_study_is_counted_and_measured(
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "clock", lambda seconds: f"{seconds:.0f} s")  # also above a minute
     lines = list(estimate(tiny_study, None, None))
     config = tiny_study.arm("layernorm").config
     size = size_of(config)
