@@ -20,13 +20,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
 from lib.config.schema import GRAM, digest
+from lib.config.yaml import Json
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
 
@@ -89,7 +90,8 @@ class LeakageFilter:
     """Tells whether a held-out text also stands in the training part."""
 
     def __init__(self, train: str) -> None:
-        self._lines, self._grams = set(train.split("\n")), set(windows(train, GRAM))
+        self._lines = set(train.split("\n"))
+        self._grams = set(windows(train, GRAM))
 
     def leaks(self, text: str) -> bool:
         """Tell whether `text` is a line of the training part, or shares a 24-gram with it."""
@@ -121,7 +123,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             items = items[: items_per_task // n_choices * n_choices]
         typical = np.median([_length(corpus, item.text) for item in examples] or [0])
         short = [item for item in examples if _length(corpus, item.text) <= typical]
-        needed = _prompt_lengths(corpus, items, exemplars := short[:MAX_SHOTS])
+        exemplars = short[:MAX_SHOTS]
+        needed = _prompt_lengths(corpus, items, exemplars)
         shots = sum(length <= block_size for length in needed) - 1
         for number in range(shots + 1, MAX_SHOTS + 1):
             reason = "too few examples in dev"
@@ -198,7 +201,7 @@ def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) ->
     texts = {context + item.continuation for item in items for context in item.contexts}
     longest = max(_length(corpus, text) for text in texts)
     before = [_length(corpus, example.text + DELIMITER) for example in exemplars]
-    return [longest - 1 + sum(before[:shots]) for shots in range(len(exemplars) + 1)]
+    return list(accumulate(before, initial=longest - 1))
 
 
 # ---- as the LM-Eval harness reads it
@@ -211,7 +214,7 @@ def has_harness() -> bool:
 
 def prepare_suite(
     corpus: Corpus, items: int | None, block_size: int, suites: Path
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, Json]:
     """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
     what is there nothing is believed: a folder with another content, or more, is written anew."""
     suite = build_suite(corpus, items, block_size)
@@ -229,9 +232,7 @@ def prepare_suite(
     return folder, described
 
 
-def _suite_files(
-    suite: Suite, corpus_sha256: str, block_size: int
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _suite_files(suite: Suite, corpus_sha256: str, block_size: int) -> tuple[Json, dict[str, str]]:
     """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
@@ -264,7 +265,7 @@ def _suite_files(
     return described, files | {INDEX: json.dumps(described, indent=1)}
 
 
-def _described(task: Task) -> dict[str, Any]:
+def _described(task: Task) -> Json:
     """Describe a task: its rule, items, shots, chance level, and the standard error of an accuracy
     at chance."""
     chance = 1 / N_CHOICES[task.name]
