@@ -9,7 +9,6 @@ that the answer agrees with the interval beside it; equivalence by two one-sided
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arm_weights
-from lib.stats.runs import own_baselines, seed_differences, sides
+from lib.stats.runs import of_arms, own_baselines, seed_differences, sides
 
 MAX_SEEDS = 1024
 """Beyond which no number of seeds is sought."""
@@ -37,7 +36,8 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
     Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
     NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
     """
-    critical, shift = scipy.stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
+    critical = scipy.stats.t.isf(alpha / 2, n - 1)
+    shift = d_z * n**0.5
     return float(np.sum(scipy.stats.nct.sf(critical, n - 1, [shift, -shift])))
 
 
@@ -67,11 +67,16 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
         return np.maximum(above(-margin), below(margin)), np.minimum(1, two_sided)
     bound, limit = h.beyond, h.beyond or smallest
     if h.direction == "greater":
-        return np.minimum(1, 2 * above(bound)), np.minimum(1, 2 * below(limit))
-    if h.direction == "less":
-        return np.minimum(1, 2 * below(-bound)), np.minimum(1, 2 * above(-limit))
-    equal = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(above(0.0))
-    return np.minimum(1, 2 * np.minimum(above(bound), below(-bound))), equal
+        true = above(bound)
+        false = below(limit)
+    elif h.direction == "less":
+        true = below(-bound)
+        false = above(-limit)
+    else:
+        equal = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(above(0.0))
+        true = np.minimum(above(bound), below(-bound))
+        return np.minimum(1, 2 * true), equal
+    return np.minimum(1, 2 * true), np.minimum(1, 2 * false)
 
 
 def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
@@ -107,7 +112,8 @@ def power_of(
     z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(share))
     spread = sd * np.sqrt(scipy.stats.chi2.ppf(share, n - 1) / (n - 1))
     p, refuted = p_values(h, smallest, *t_sides(mean + sd * z / n**0.5, spread, n))
-    return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
+    supported = p < alpha
+    return float(supported.mean()), float((~supported & (refuted < alpha)).mean())
 
 
 def seeds_to_decide(
@@ -136,9 +142,12 @@ def expected_power(
         if name not in spread:
             continue
         smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
-        true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
+        true = effect
+        if true is None:
+            true = 0.0 if h.equivalent_within else h.beyond + smallest
         true = -true if h.direction == "less" else true
-        alpha, sd = plan.alpha / size[h.family], spread[name]
+        alpha = plan.alpha / size[h.family]
+        sd = spread[name]
         supported, _ = power_of(h, true, sd, n, alpha, smallest)
         seeds = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)
         row: dict[str, Any] = {"hypothesis": name, "arm": arm, "baseline": baseline}
@@ -151,7 +160,8 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     """Take the sd of the differences that each hypothesis is about from the runs of another study,
     a pilot or a tuning study: of the same arms, variants or levels, where it has them, else the
     largest of every arm and its baseline. A measure that shows none is missing."""
-    variants, cells = (dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "cell"))
+    variants = of_arms(runs, "variant")
+    cells = of_arms(runs, "cell")
     spreads = {}
     for name, (h, *_, measure) in plan.bound.items():
         if measure not in runs:
@@ -185,6 +195,8 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
         if family.test == "exact":
             tests[name] = len(family.contrasts) * len(family.measures)
     for name, m in tests.items():
-        enough = next(k for k in count(1) if 2.0 ** (1 - k) < plan.alpha / m)
+        enough = 1
+        while 2.0 ** (1 - enough) >= plan.alpha / m:
+            enough += 1
         if n < enough:
             yield f"{name}: an exact test of {n} seeds cannot reach its level; {enough} seeds can"
