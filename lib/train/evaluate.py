@@ -33,6 +33,7 @@ from lib.train.model import GPT, count_parameters, flops_per_token, weights_dige
 from lib.train.trainer import Trainer
 
 Floats = NDArray[np.float64]
+Bins = NDArray[np.int64]
 SAMPLED_POSITIONS = 512
 """Evenly spaced predictions whose logits are kept for quantiles."""
 N_BINS = 15
@@ -124,7 +125,8 @@ def fitted_temperature(first: Floats, second: Floats) -> float:
         return float(1 / INVERSE_TEMPERATURES[0])
     if first[-1] <= 0:
         return float(1 / INVERSE_TEMPERATURES[-1])
-    slope, i = CubicHermiteSpline(log_b, first, second), int(np.argmax(first > 0))
+    slope = CubicHermiteSpline(log_b, first, second)
+    i = int(np.argmax(first > 0))
     return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
 
 
@@ -157,8 +159,11 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
     n_full = n // block_size * block_size
     inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
-    inputs += [ids[None, n_full:n]] if n_full < n else []
-    start, columns, samples = 0, defaultdict[str, list[Tensor]](list), list[Tensor]()
+    if n_full < n:
+        inputs.append(ids[None, n_full:n])
+    start = 0
+    columns = defaultdict[str, list[Tensor]](list)
+    samples = list[Tensor]()
     for x in inputs:  # (B, T)
         columns["embedding_norm"].append(model.transformer.embed(x).norm(dim=-1).flatten().double())
         hidden = model.hidden(x).flatten(0, 1)
@@ -167,7 +172,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
             in_part = sampled[(sampled >= start) & (sampled < start + len(logits))] - start
             samples.append(logits[in_part.to(device)])
             start += len(logits)
-            top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
+            top = logits.amax(dim=-1).double()
+            total = logits.double().logsumexp(dim=-1)
             scored = {"confidence": (top - total).exp(), "largest_logit": top}
             for name, column in (scored | per_character(logits, target)).items():
                 columns[name].append(column)
@@ -238,7 +244,7 @@ def logit_quantiles(scores: Scores) -> pd.DataFrame:
     return table
 
 
-def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
+def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> Bins:
     """Number the bin of each prediction (N,), each holding as many (± 1), by rising confidence."""
     bins = np.empty(len(confidence), dtype=np.int64)
     order = np.argsort(confidence, kind="stable")
@@ -247,15 +253,13 @@ def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int6
     return bins
 
 
-def equal_width_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
+def equal_width_bins(confidence: Floats, n_bins: int = N_BINS) -> Bins:
     """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
     left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
     return np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)
 
 
-def reliability(
-    confidence: Floats, correct: NDArray[np.generic], bins: NDArray[np.int64]
-) -> pd.DataFrame:
+def reliability(confidence: Floats, correct: NDArray[np.generic], bins: Bins) -> pd.DataFrame:
     """Give one row per occupied bin: bin, n, and the sums of confidence and of correct
     predictions."""
     n = np.bincount(bins)
@@ -265,7 +269,7 @@ def reliability(
     return table[n > 0].reset_index(drop=True)
 
 
-def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:
+def null_ece(confidence: Floats, bins: Bins, generator: np.random.Generator) -> float:
     """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
     average: finite bins are noisy."""
     values = []
@@ -287,7 +291,8 @@ def calibrate(
     """
     correct, confidence = scores.columns["correct"], scores.confidence
     fitted, bins = tempering.temperature, equal_mass_bins(confidence)
-    nll, in_test = dict[float, float](), dict[float, pd.DataFrame]()
+    nll = dict[float, float]()
+    in_test = dict[float, pd.DataFrame]()
     for t, (log, sure) in sorted(tempering.of_test().items()):
         nll[t] = -float(log.mean())
         in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
@@ -338,7 +343,8 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     if not run.finished:
         raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
     result, config, corpus = Measurement(), run.config, run.corpus
-    trace, curve = results.to_single_precision(run.trace), results.to_single_precision(run.curve)
+    trace = results.to_single_precision(run.trace)
+    curve = results.to_single_precision(run.curve)
     result.raw = dict.fromkeys(results.RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[results.STOCK] = pd.DataFrame()
@@ -346,7 +352,7 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
-    rate = float(trace["tokens"].iloc[-1]) / float(trace["seconds"].sum())
+    rate = float(trace["tokens"].iloc[-1]) / result.seconds["training"]
     result.throughput["training_tokens_per_second"] = rate
     result.throughput["peak_memory"] = run.peak_memory / 1e9
     if peak := peak_flops(run.provenance.machine.device_name, config.training.precision):
