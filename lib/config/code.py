@@ -74,7 +74,7 @@ def measure_key() -> str:
     files = {
         path.relative_to(ROOT).as_posix() for name in _MEASURE_FILES for path in ROOT.glob(name)
     }
-    return _key(tuple(files - set(TRAIN_FILES)), cells[first + 1 : last + 1])
+    return _key(files.difference(TRAIN_FILES), cells[first + 1 : last + 1])
 
 
 def _key(files: Iterable[str], cells: list[str]) -> str:
@@ -170,7 +170,8 @@ def start_up_files() -> list[str]:
 def git(*words: str, **values: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
     there."""
-    command, variables = [*_GIT.split(), "-C", str(ROOT), *words], environment(**values)
+    command = [*_GIT.split(), "-C", str(ROOT), *words]
+    variables = environment(**values)
     try:
         process = subprocess.run(command, env=variables, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -212,7 +213,9 @@ def git_state() -> dict[str, Any]:
         "commit": commit.strip() if commit else None,
         "clean": None if changes is None else not changed,
     }
-    return state | ({"code": (git("rev-parse", "HEAD") or "").strip()} if of_arm else {})
+    if of_arm:
+        state["code"] = (git("rev-parse", "HEAD") or "").strip()
+    return state
 
 
 def plan_log(file: str) -> str:

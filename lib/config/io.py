@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lib.config.yaml import UserError
+from lib.config.yaml import Json, UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -174,7 +174,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
 
 
-def slim(content: dict[str, Any]) -> dict[str, Any]:
+def slim(content: Json) -> Json:
     """Take out of an executed notebook what differs from one execution to the next (warnings, the
     times of cells) and the plain text of what is shown as a table or a picture."""
     for cell in content.get("cells", []):

@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
 
 from lib.config.io import PLANS, read_json
-from lib.config.schema import Positive, PositiveFloat, Section, digest
-from lib.config.yaml import ConfigError, explain, read_yaml, suggest
+from lib.config.schema import Positive, PositiveFloat, Section, Some, digest
+from lib.config.yaml import ConfigError, Json, explain, read_yaml, suggest
 
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Probability = Annotated[float, Field(gt=0, lt=1)]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
@@ -120,8 +121,8 @@ class Hypothesis(Section):
 class Family(Section):
     """Tests that share one level: every contrast in every measure, adjusted by Holm's method."""
 
-    contrasts: Annotated[list[Contrast], Field(min_length=1)]
-    measures: Annotated[list[str], Field(min_length=1)]
+    contrasts: Some[Contrast]
+    measures: Some[str]
     test: Literal["t", "equivalence", "exact"] = "t"
     """t: paired t; equivalence: two one-sided t tests against the plan's margins; exact: sign
     flips, which for runs that are stable or not is McNemar's exact test."""
@@ -156,31 +157,31 @@ class Plan(Section):
 
     title: str
     question: str
-    confirmatory: Annotated[list[str], Field(min_length=1)]
+    confirmatory: Some[str]
     """The studies that may confirm; every other one is exploratory, whatever it finds."""
     hypotheses: Annotated[dict[str, Hypothesis], Field(min_length=1)]
-    smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
+    smallest_effect_of_interest: dict[str, PositiveFloat] = Field({})
     """Measure → the smallest difference that matters, in its units: what power is computed for, and
     a difference shown to be smaller refutes a hypothesis of one."""
     spread: str | dict[str, PositiveFloat] | None = None
     """What power is computed from: the sd over seeds of the difference of two arms, by measure, or
     the name of a recorded study, such as a pilot, that shows it."""
-    primary: list[str] = Field(default_factory=list)
+    primary: list[str] = Field([])
     """Measures; none: those of the hypotheses."""
-    secondary: list[str] = Field(default_factory=list)
-    families: dict[str, Family] = Field(default_factory=dict)
+    secondary: list[str] = Field([])
+    families: dict[str, Family] = Field({})
     """Tests without a hypothesis of their own."""
-    alpha: Annotated[float, Field(gt=0, lt=1)] = ALPHA
-    power: Annotated[float, Field(gt=0, lt=1)] = POWER
+    alpha: Probability = ALPHA
+    power: Probability = POWER
     instability: Instability | None = None
     """None: no run is called unstable; a plateau is as usual."""
-    predictions: dict[str, Text] = Field(default_factory=dict)
+    predictions: dict[str, Text] = Field({})
     """What is expected, and what is known or suspected already, by name."""
-    procedures: dict[str, Text] = Field(default_factory=dict)
+    procedures: dict[str, Text] = Field({})
     """Whatever else is fixed in words: what is left out, how what is not fixed yet will be chosen,
     what changed from an earlier plan."""
-    deviations: list[Deviation] = Field(default_factory=list)
-    frozen: dict[str, Frozen] = Field(default_factory=dict)
+    deviations: list[Deviation] = Field([])
+    frozen: dict[str, Frozen] = Field({})
     """What is fixed of each confirmatory study."""
     _hash: str = PrivateAttr("")
 
@@ -193,7 +194,7 @@ class Plan(Section):
         return plan
 
     @staticmethod
-    def content_hash(content: dict[str, Any]) -> str:
+    def content_hash(content: Json) -> str:
         """Hash a plan as YAML loads it, without its deviations and blanks."""
         content = without_blanks(content)
         return digest({name: value for name, value in content.items() if name != "deviations"})
@@ -233,8 +234,12 @@ def without_blanks(content: Any) -> Any:
     space."""
     if not isinstance(content, dict):
         return content
-    blanks = {n for n, v in content.items() if v is None or (isinstance(v, str) and not v.strip())}
-    return {name: without_blanks(v) for name, v in content.items() if name not in blanks}
+    filled = {}
+    for name, value in content.items():
+        bare = value.strip() if isinstance(value, str) else value
+        if bare not in (None, ""):
+            filled[name] = without_blanks(value)
+    return filled
 
 
 def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
@@ -278,7 +283,7 @@ def _pairs_called(
     return found
 
 
-def published_plans() -> dict[str, Any]:
+def published_plans() -> Json:
     """Read of each published plan its hash, the fields that had other names in its schema, and by
     study the drawn and the skipped seeds."""
     file = PLANS / "published.json"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
@@ -30,9 +29,9 @@ from lib.config.plan import (
 )
 from lib.config.schema import digest, vocabulary
 from lib.config.study import Study, effects_of, levels_of, load_study
-from lib.config.yaml import ConfigError, UsageError, UserError, parse_yaml, read_yaml, suggest
+from lib.config.yaml import ConfigError, Json, UsageError, UserError, parse_yaml, read_yaml, suggest
 
-Run = dict[str, Any]
+Run = Json
 """A run's result, as JSON."""
 
 
@@ -45,8 +44,9 @@ def load_plan(study: Study) -> Plan | None:
     if study.plan is None:
         return None
     plan = read_plan(study.plan)
-    faults = [] if study.plan in published_plans() else check_plan(plan, study)
-    if faults := [f"plans/{study.plan}: {fault}" for fault in faults]:
+    if study.plan in published_plans():
+        return plan
+    if faults := [f"plans/{study.plan}: {fault}" for fault in check_plan(plan, study)]:
         raise ConfigError("\nerror: ".join(faults))
     return plan
 
@@ -75,7 +75,8 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         names.append((f"families.{name}", chain(*family.contrasts), variants.values()))
         names.append((f"families.{name}.measures", family.measures, measures))
     for name, (h, *_, measure) in plan.bound.items():
-        field, asked = f"hypotheses.{name}.test", ",".join(chain(*h.pairs)).split(",")
+        field = f"hypotheses.{name}.test"
+        asked = ",".join(chain(*h.pairs)).split(",")
         names.append((field, asked, dict.fromkeys(named)))
         names.append((field, [measure], measures))
         weights = arm_weights(h.pairs, variants, cells)
@@ -143,7 +144,7 @@ def main_measure(study: Study) -> str:
     return MAIN[0] if per_token else "bits_per_character"
 
 
-def begun_plan(study: Study, measure: str | None) -> dict[str, Any]:
+def begun_plan(study: Study, measure: str | None) -> Json:
     """Return the content of a plan with the hypotheses that are proposed for a study."""
     blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
     tests = proposed_tests(study, measure or main_measure(study))
@@ -151,7 +152,7 @@ def begun_plan(study: Study, measure: str | None) -> dict[str, Any]:
     return blank | {"hypotheses": asked}
 
 
-def proposed_tests(study: Study, measure: str) -> dict[str, dict[str, Any]]:
+def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
     """Propose tests by name, as fields of a hypothesis: of a grid the main effects and the
     interactions, else of each arm beside its baseline."""
     arms, pairs = list(study.arms()), {}
@@ -160,7 +161,7 @@ def proposed_tests(study: Study, measure: str) -> dict[str, dict[str, Any]]:
         if kind != "simple":
             pairs[effect] = asked
     pairs = pairs or {arm.id: [(arm.id, arm.baseline)] for arm in arms if arm.baseline != arm.id}
-    tests: dict[str, dict[str, Any]] = {}
+    tests: dict[str, Json] = {}
     for name, (pair, *minus) in pairs.items():
         tests[name] = {"test": [*pair, measure], "direction": "differs"}
         if minus:
@@ -212,8 +213,12 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
 
 def _missing_lines(study: Study, file: str) -> list[str]:
     """List the lines that a study's file needs for its seeds to be drawn from a plan."""
-    lines = [f"plan: {file}"] if study.plan != file else []
-    return lines + ([] if study.drawn else [f"seeds: {{count: {len(study.seeds)}}}"])
+    lines = []
+    if study.plan != file:
+        lines.append(f"plan: {file}")
+    if not study.drawn:
+        lines.append(f"seeds: {{count: {len(study.seeds)}}}")
+    return lines
 
 
 def _used_seeds(file: str) -> list[int]:
@@ -242,7 +247,7 @@ class ClaimStatus:
 
     def __str__(self) -> str:
         plan = f" under plan {self.plan}" if self.plan else ""
-        return f"{self.name}: study '{self.study}'{plan}" + "".join(f"; {r}" for r in self.reasons)
+        return "; ".join([f"{self.name}: study '{self.study}'{plan}", *self.reasons])
 
 
 def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) -> ClaimStatus:
@@ -262,7 +267,9 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
         commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
         later, unknown = _precedes(str(study.plan), dict.fromkeys(commits))
         reasons = [*dict.fromkeys(_departures(study, plan, runs)), *later]
-    name = "EXPLORATORY" if reasons else "UNVERIFIED" if unknown else "CONFIRMATORY"
+    name = "UNVERIFIED" if unknown else "CONFIRMATORY"
+    if reasons:
+        name = "EXPLORATORY"
     return ClaimStatus(study.name, plan.hash if plan else None, name, reasons or unknown)
 
 

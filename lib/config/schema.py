@@ -6,18 +6,23 @@ Every error names the field, the value found, what is allowed and the nearest va
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from lib.config.yaml import short
+from lib.config.yaml import Json, short
 
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+T = TypeVar("T")
+Some = Annotated[list[T], Field(min_length=1)]
+"""A list of one or more."""
 Std = Annotated[float, Field(ge=0, le=1e3)]
 Ratio = Annotated[float, Field(ge=1e-6, le=1e6)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
 OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "auto" else v)]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
@@ -52,7 +57,7 @@ class CorpusConfig(Section):
     source: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "tinyshakespeare"
     """A known corpus, or the path of any UTF-8 text, of a folder of texts, or of documents: JSON
     lines with a field `text`, or Parquet with a column `text`."""
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fraction: Share = 1.0
     """Leading share of the training part that is trained on; the held-out part never changes."""
     tokenizer: Annotated[str, Field(pattern=_TOKENIZERS, max_length=1000)] = "characters"
     """characters, bytes, bpe-<size> (learned from the training part), or the path of a
@@ -136,9 +141,9 @@ class TrainingConfig(Section):
     learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4
     schedule: Literal["constant", "warmup_cosine", "warmup_stable_decay"] = "constant"
     """`constant` neither warms up nor decays; the others do both."""
-    warmup_iterations: Annotated[int, Field(ge=0)] = 30
+    warmup_iterations: Count = 30
     """Steps of linear warm-up, under every schedule but `constant`, which has none."""
-    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    decay_fraction: Share = 0.2
     """Share of `iterations`, the last ones, over which `warmup_stable_decay` falls linearly; with 1
     from the end of the warm-up on. nanochat: 0.65."""
     final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -173,7 +178,7 @@ class EvaluationConfig(Section):
     """Steps between two points of the dev-loss curve; never changes training."""
     dev_windows: Annotated[int, Field(gt=0, le=10_000)] = 32
     """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
-    items_per_task: Annotated[int, Field(ge=0)] | None = 500
+    items_per_task: Count | None = 500
     """Most questions asked of each task of the suite; None: all there are; 0: the suite is left
     out. `01_data` says what 500 are enough for."""
     tasks: list[Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]] = []
@@ -269,7 +274,7 @@ class RunConfig(Section):
         training = self.training
         return training.iterations * training.batch_size * self.model.block_size
 
-    def acting(self) -> dict[str, Any]:
+    def acting(self) -> Json:
         """Return all fields that decide the run; those that do nothing here are left out."""
         content = self.model_dump(exclude={"machine"})
         training = content["training"]
@@ -283,7 +288,7 @@ class RunConfig(Section):
             del content["model"]["embedding_norm_on"]
         return content
 
-    def changed(self) -> dict[str, dict[str, Any]]:
+    def changed(self) -> dict[str, Json]:
         """Return the values that differ from the schema's defaults, the machine's apart. A field
         that is added to the schema later changes it for no older study."""
         sections = set(RunConfig.model_fields) - {"machine"}
@@ -297,7 +302,7 @@ def vocabulary(corpus: Mapping[str, Any]) -> str:
     return " ".join([tokenizer, *learned])
 
 
-def recorded_config(content: dict[str, dict[str, Any]]) -> RunConfig:
+def recorded_config(content: dict[str, Json]) -> RunConfig:
     """Read the config of a recorded run, without the fields that were dropped since, such as
     `corpus.deduplicate`."""
     return RunConfig.model_validate(content, extra="ignore")

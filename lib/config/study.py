@@ -18,8 +18,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from lib.config.io import PAPER, PARAMS, prepare_params, read_json, study_folder, write_text
 from lib.config.plan import read_plan
-from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, digest, stock_measures
-from lib.config.yaml import HEADLESS, ConfigError, explain, read_yaml, short, suggest
+from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, Some, digest, stock_measures
+from lib.config.yaml import HEADLESS, ConfigError, Json, explain, read_yaml, short, suggest
 
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
 PlanFile = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
@@ -71,16 +71,16 @@ class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds."""
 
     name: StudyName
-    factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
+    factors: dict[str, Some[Level]] = Field({})
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
-    commits: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    commits: dict[str, str] = Field({}, exclude_if=not_)
     """Of the factor `code`, by level. In no file: found when the study begins to run."""
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
+    seeds: Some[Annotated[int, Field(ge=0, lt=2**63)]]
     """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
-    drawn: bool = Field(default=False, exclude=True)
+    drawn: bool = Field(False, exclude=True)
     """Whether they are. In no file."""
-    include: list[IncludedArm] = Field(default_factory=list)
-    exclude: list[dict[str, Level]] = Field(default_factory=list)
+    include: list[IncludedArm] = Field([])
+    exclude: list[dict[str, Level]] = Field([])
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: PlanFile | None = None
     """File in params/plans/ of the plan that the study is held against; None: exploratory."""
@@ -89,7 +89,7 @@ class Study(RunConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _seeds_by_count(cls, content: dict[str, Any]) -> dict[str, Any]:
+    def _seeds_by_count(cls, content: Json) -> Json:
         if not isinstance(content.get("seeds"), dict):
             return content
         count = content["seeds"].get("count")
@@ -150,7 +150,8 @@ class Study(RunConfig):
     def _require_what_differs_and_compares(self, arms: list[Arm]) -> None:
         """Raise ValueError for two arms that are equal, or that see unequal numbers of tokens in
         the same number of steps."""
-        acting, first = dict[str, str](), dict[int, Arm]()
+        acting = dict[str, str]()
+        first = dict[int, Arm]()
         for arm in arms:
             config = digest([arm.levels.get(CODE), arm.config.acting()])
             if (same := acting.setdefault(config, arm.id)) != arm.id:
@@ -167,7 +168,8 @@ class Study(RunConfig):
     def hash(self) -> str:
         """SHA-256 of what all runs share. Adding seeds or levels keeps it, so runs stay valid."""
         shared = self.changed()
-        for section, _, field in (factor.partition(".") for factor in self.factors):
+        for factor in self.factors:
+            section, _, field = factor.partition(".")
             shared.get(section, {}).pop(field, None)
         return digest({section: fields for section, fields in shared.items() if fields})
 
@@ -232,7 +234,7 @@ class Study(RunConfig):
         return seed
 
 
-def with_fields(content: dict[str, Any], fields: Mapping[str, Any], where: str) -> RunConfig:
+def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConfig:
     """Set dotted fields in the content of a config; ConfigError, beginning with `where`, where that
     gives none that is allowed."""
     for name, value in fields.items():
@@ -291,11 +293,14 @@ def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str,
 def level_name(factor: str, value: Level) -> str:
     """Write a level with its field, e.g. `embedding_norm=layernorm`."""
     text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
-    text = str(value).replace("/", "-") if factor == CODE else text  # a branch may be a/b
-    return f"{factor.rpartition('.')[2]}={Path(text).name if factor == 'corpus.source' else text}"
+    if factor == CODE:
+        text = str(value).replace("/", "-")  # a branch may be a/b
+    if factor == "corpus.source":
+        text = Path(text).name
+    return f"{factor.rpartition('.')[2]}={text}"
 
 
-def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm]:
+def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
     """Return the study and the arm to train: with changes (dotted field → value) a scratch run, to
     play with, which no record takes and no study sees, whose baseline is the arm as it was, under
     no plan; without, and in a notebook that a sweep executes, the study's own.
@@ -352,7 +357,8 @@ def _study_file(study: Any) -> Path:
     if not isinstance(study, str | Path) or not str(study).strip():
         remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
         raise ConfigError(f"study: {short(study)} names none; {remedy}")
-    file, names = Path(study), [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
+    file = Path(study)
+    names = [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file

@@ -19,6 +19,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
+Json = dict[str, Any]
+"""Fields by name: an object of JSON, or a mapping of YAML."""
 HEADLESS = "STUDY_HEADLESS"
 """Environment variable that a sweep sets for its notebooks: nobody watches, so no bars."""
 MAX_BYTES, MAX_DEPTH = 200_000, 20
@@ -72,13 +74,13 @@ def one_line_errors() -> None:
         shell.InteractiveTB.set_mode("Minimal")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Json:
     """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
     YAML, or holds a field twice; OSError when it cannot be read."""
     return parse_yaml(path.read_bytes(), path.name)
 
 
-def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
+def parse_yaml(text: bytes, name: str) -> Json:
     """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"{name} has {len(text):,} bytes; a YAML here has at most {MAX_BYTES:,}")
@@ -134,14 +136,16 @@ def explain(error: ValidationError, schema: type[BaseModel], most: int = 5) -> l
     return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()[:most]))
 
 
-def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
+def _explained(item: Json, schema: type[BaseModel]) -> str:
     *parents, last = item["loc"] or ("",)
     for parent in parents:
         field = schema.model_fields.get(str(parent))
         schema = (field and _section_in(field.annotation)) or schema
     name = ".".join(f"{part!s:.100}" for part in item["loc"])
     name = name if name.isprintable() else short(name)
-    kind, value, message = item["type"], item["input"], item["msg"].removeprefix("Value error, ")
+    kind = item["type"]
+    value = item["input"]
+    message = item["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         return f"{name}: {suggest(last, schema.model_fields)}"
     if kind == "value_error":

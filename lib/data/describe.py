@@ -2,7 +2,6 @@
 what can be predicted of a text without a network, to read a model against."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -99,13 +98,15 @@ def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
     """Say how much of the training part the characters, or tokens, that a run draws amount to: one
     row per corpus of `corpora_of` and budget of the study's arms."""
     budgets = [(_label(arm.config.corpus), arm.config.tokens) for arm in study.arms()]
-    sizes = {name: len(corpus.train) for name, corpus in corpora.items()}
-    rows = [(name, sizes[name], n, n / sizes[name]) for name, n in dict.fromkeys(budgets)]
+    rows = []
+    for name, drawn in dict.fromkeys(budgets):
+        size = len(corpora[name].train)
+        rows.append((name, size, drawn, drawn / size))
     columns = ["corpus", "characters in the training part", "characters drawn per run", "passes"]
     return pd.DataFrame(rows, columns=columns).set_index("corpus")
 
 
-def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, dict[str, Any]]:
+def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, Json]:
     """Prepare the suites of all arms of a study below `suites`, one per text and context length,
     and read them: folder's name → content. `corpora` are those of the study."""
     sizes = dict.fromkeys(
@@ -115,7 +116,7 @@ def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[st
     return {folder.name: content for folder, content in prepared}
 
 
-def data_summary(summaries: dict[str, Any], suites: dict[str, Any]) -> dict[str, Any]:
+def data_summary(summaries: Json, suites: Json) -> Json:
     """Put a study's corpora and suites together: the one and its suite, or all by name."""
     if len(summaries) == len(suites) == 1:
         return {**next(iter(summaries.values())), "suite": next(iter(suites.values()))}

@@ -20,8 +20,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -105,7 +105,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             items = items[: items_per_task // n_choices * n_choices]
         typical = np.median([_length(corpus, item.text) for item in examples] or [0])
         short = [item for item in examples if _length(corpus, item.text) <= typical]
-        needed = _prompt_lengths(corpus, items, exemplars := short[:MAX_SHOTS])
+        exemplars = short[:MAX_SHOTS]
+        needed = _prompt_lengths(corpus, items, exemplars)
         shots = sum(length <= block_size for length in needed) - 1
         for number in range(shots + 1, MAX_SHOTS + 1):
             reason = "too few examples in dev"
@@ -180,7 +181,7 @@ def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) ->
     texts = {context + item.continuation for item in items for context in item.contexts}
     longest = max(_length(corpus, text) for text in texts)
     before = [_length(corpus, example.text + DELIMITER) for example in exemplars]
-    return [longest - 1 + sum(before[:shots]) for shots in range(len(exemplars) + 1)]
+    return list(accumulate(before, initial=longest - 1))
 
 
 # ---- as the LM-Eval harness reads it
@@ -193,7 +194,7 @@ def has_harness() -> bool:
 
 def prepare_suite(
     corpus: Corpus, items: int | None, block_size: int, suites: Path
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, Json]:
     """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
     what is there nothing is believed: a folder with another content, or more, is written anew."""
     suite = build_suite(corpus, items, block_size)
@@ -246,7 +247,7 @@ def _suite_files(
     return described, files | {INDEX: json.dumps(described, indent=1)}
 
 
-def _described(task: Task) -> dict[str, Any]:
+def _described(task: Task) -> Json:
     """Describe a task: its rule, items, shots, chance level, and the standard error of an accuracy
     at chance."""
     chance = 1 / N_CHOICES[task.name]

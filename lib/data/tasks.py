@@ -70,10 +70,11 @@ class Lexicon:
         return text in self._lines or not self._grams.isdisjoint(windows(text, GRAM))
 
 
-Rule = Callable[[list[Line], Lexicon], Iterator[Candidate]]
+Candidates = Iterator[Candidate]
+Rule = Callable[[list[Line], Lexicon], Candidates]
 
 
-def word_order(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def word_order(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """Where in a line a word stands: after which of four of the line's beginnings. The first word
     of a line and the last are not asked."""
     for line in lines:
@@ -82,7 +83,7 @@ def word_order(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
             yield Candidate(_context(line.text[:start]) + " ", answer, kind=line.text)
 
 
-def spelling(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def spelling(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """The second half of a word of five letters or more: which of four first halves it follows. All
     end with the same letter, and with the others it makes no word."""
     halves: dict[str, set[str]] = defaultdict(set)
@@ -92,7 +93,8 @@ def spelling(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     for line in lines:
         for match in re.finditer(rf"(?<= ){_LETTERS}{{5,}} ", line.text):
             middle = len(match.group()) // 2
-            half, rest = match.group()[:middle], match.group()[middle:]
+            half = match.group()[:middle]
+            rest = match.group()[middle:]
             if rest in halves[half]:
                 before = _context(line.text[: match.start() + middle])
                 yield Candidate(before, rest, half[-1], frozenset(halves[half]))
@@ -117,7 +119,7 @@ _FORMS = {
 _NEIGHBOURS = re.compile(r"(?<![\w'’-])(?=([A-Za-z]+) ([A-Za-z]+)(?![\w'’-]))")
 
 
-def agreement(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def agreement(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """A form of a verb after one of two pronouns (thou art, he is), or a pronoun after one of two
     forms. It agrees with one of them."""
     for line in lines:
@@ -131,7 +133,7 @@ def agreement(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
                 yield Candidate(context, match[2], f"{inverted=}", frozenset(fits))
 
 
-def turn_end(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def turn_end(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """Where a passage ends: a blank line follows one of two lines, and the other is followed by
     another line, of which the first character is asked."""
     goes_on = lexicon.symbols - {"\n"}
@@ -140,7 +142,7 @@ def turn_end(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
         yield Candidate(_context(line.text) + "\n", line.after[:1] or "\n", fits=fits)
 
 
-def line_break(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def line_break(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """Where verse breaks: a line break follows one of two places, and a blank follows the other,
     both after a word and the same mark, far from the line's beginning."""
     for line in lines:
@@ -151,7 +153,7 @@ def line_break(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
                 yield Candidate(_context(before), match.group() or "\n", mark)
 
 
-def last_word(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def last_word(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """The last word of a line, its punctuation and the line break: after which of four lines."""
     for line in lines:
         match = _LAST_WORD.search(line.text)
@@ -159,7 +161,7 @@ def last_word(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
             yield Candidate(_context(line.text[: match.start()]) + " ", f"{match[0][1:]}\n")
 
 
-def next_line(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
+def next_line(lines: list[Line], lexicon: Lexicon) -> Candidates:
     """How a line begins: after which of four lines."""
     for line in lines:
         if line.after_usable:

@@ -186,7 +186,8 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
         raise CorpusError(fault) from None
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
-    key, cut = hashlib.sha256(text.encode()).hexdigest(), int(TRAIN_SHARE * len(text))
+    key = hashlib.sha256(text.encode()).hexdigest()
+    cut = int(TRAIN_SHARE * len(text))
     middle = cut + _middle(text[cut:])
     texts = dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
 
@@ -237,7 +238,8 @@ def _document_files(path: Path) -> list[Path]:
     files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
     kinds = {_kind(file) for file in files}
     if len(kinds) != 1 or not kinds.issubset(_KINDS.values()):
-        wanted, found = ", ".join(_KINDS), ", ".join(sorted(kinds)[:9]) or "none"
+        wanted = ", ".join(_KINDS)
+        found = ", ".join(sorted(kinds)[:9]) or "none"
         fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
         raise CorpusError(f"corpus.source: {fault}")
     by_place = {file.stat()[1:3]: file for file in reversed(files)}  # inode and device

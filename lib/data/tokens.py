@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Peer
 
 from lib.config.io import find, output_root, sha256, write_json
 from lib.config.schema import digest
-from lib.config.yaml import UserError
+from lib.config.yaml import Json, UserError
 
 if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset
@@ -240,9 +240,7 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
     return Tokenized(pairs, parts, index["n_characters"], has_documents)
 
 
-def _write(
-    tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path
-) -> dict[str, Any]:
+def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path) -> Json:
     """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
     parts, n_characters = read(folder / "arrow"), 0
     train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
@@ -259,16 +257,16 @@ def _write(
     return {"tokenizer": content, "n_characters": n_characters}
 
 
-def _digest(folder: Path, made_of: str, index: dict[str, Any]) -> str:
+def _digest(folder: Path, made_of: str, index: Json) -> str:
     """Hash what ids were made of, their index, and the ids beside it."""
     return digest([made_of, index, {path.name: sha256(path) for path in folder.glob("*.bin")}])
 
 
-def _as_written(folder: Path, made_of: str) -> dict[str, Any] | None:
+def _as_written(folder: Path, made_of: str) -> Json | None:
     """Read the index of a folder; None unless it is of the same texts and tokenizer, and it and
     all that lies beside it are as they were written."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index: dict[str, Any] = json.loads((folder / "index.json").read_text("utf-8"))
+        index: Json = json.loads((folder / "index.json").read_text("utf-8"))
         if index.pop("digest") == _digest(folder, made_of, index):
             return index
     return None

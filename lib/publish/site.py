@@ -139,9 +139,11 @@ def write_study(paper: Path, name: str) -> tuple[Shown, pd.DataFrame, list[str]]
         study = read_study(name, paper)
         curves = curve_table(study)
         for page, path in (study.shared | study.notebooks).items():
-            rendered += [page] if write_notebook(site, name, page, path) else []
+            if write_notebook(site, name, page, path):
+                rendered.append(page)
         for path in study.shared.values():
-            outputs += "" if path.stem == "01_data" else notebook_html(path, with_code=False)
+            if path.stem != "01_data":
+                outputs += notebook_html(path, with_code=False)
     except Exception as error:  # a file can be broken in any way, and the other studies are fine
         study = Shown(name, trouble=" ".join(f"{type(error).__name__}: {error}".split())[:300])
     _write(site, f"{name}/index.html", "study.html.j2", study=study, outputs=outputs)
@@ -156,11 +158,12 @@ def curve_table(study: Shown) -> pd.DataFrame:
     root: Folder = zipfile.Path(raw_zip) if raw_zip.is_file() else study.folder
     parts = []
     for y, file in CURVES.items():
-        tables = [
-            read_raw_file(folder, file).assign(variant=run["variant"], setting=run["setting"])
-            for run in study.runs
-            if raw_file(folder := root / run["arm"] / f"seed-{run['seed']}", file).is_file()
-        ]
+        tables = []
+        for run in study.runs:
+            folder = root / run["arm"] / f"seed-{run['seed']}"
+            if raw_file(folder, file).is_file():
+                table = read_raw_file(folder, file)
+                tables.append(table.assign(variant=run["variant"], setting=run["setting"]))
         if tables:
             table = pd.concat(tables).dropna(subset=y)
             arms = table.groupby(["variant", "setting", thinned(table["step"])], sort=False)

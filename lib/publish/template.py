@@ -34,10 +34,9 @@ from jinja2.utils import missing
 from lib.config.io import read_json
 from lib.config.metrics import MAIN
 from lib.config.study import load_study
-from lib.config.yaml import UserError, read_yaml, suggest
+from lib.config.yaml import Json, UserError, read_yaml, suggest
 from lib.record.archive import Record
 
-Row = dict[str, Any]
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
 _CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
 _WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven"]
@@ -55,7 +54,7 @@ class Template:
         self._paper = paper
         names = [path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.v*")]
         self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
-        known: dict[str, Any] = {name.replace("-", "_"): of for name, of in self.studies.items()}
+        known: Json = {name.replace("-", "_"): of for name, of in self.studies.items()}
         known |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         known |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
         known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
@@ -78,7 +77,8 @@ class Template:
         """Check the claims of a text and write its numbers. TextError names the line."""
         source = (self._paper / name).read_text("utf-8")
         for match in _HOLDS.finditer(source):
-            line, sentence = source[: match.end()].count("\n"), source[match.end() :].split("\n")[0]
+            line = source[: match.end()].count("\n")
+            sentence = source[match.end() :].split("\n")[0]
             for claim in match[1].split(";"):
                 try:
                     fault = self._fault(" ".join(claim.split()))
@@ -113,7 +113,7 @@ class Template:
         outcome = direction(found) if asks_direction else found["answer"]
         return "" if outcome == word else f"it is {outcome}, {estimate(found)}"
 
-    def _row(self, table: str, study: str, arms: str, measure: str = "loss", **fields: str) -> Row:
+    def _row(self, table: str, study: str, arms: str, measure: str = "loss", **fields: str) -> Json:
         """Return the contrast of an arm with its own baseline, or "of one - with another"."""
         if study not in self.studies:
             raise ValueError(suggest(study, self.studies))
@@ -124,7 +124,7 @@ class Template:
         return one(rows, arm=arm, baseline=baseline, measure=measure, **fields)
 
 
-def _quoted(record: Record) -> Row:
+def _quoted(record: Record) -> Json:
     verdict = record.verdict
     answers = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests") or []}
     tested = [row.get("measure") for row in answers.values()]
@@ -134,7 +134,7 @@ def _quoted(record: Record) -> Row:
     return answers | quoted | {"design": record.results["study"], "verdict": verdict}
 
 
-def one(rows: list[Row], **fields: Any) -> Row:
+def one(rows: list[Json], **fields: Any) -> Json:
     """Return the one row with these values; ValueError with the nearest name where none has."""
     for field, value in fields.items():
         known = {str(row[field]): None for row in rows}
@@ -146,10 +146,12 @@ def one(rows: list[Row], **fields: Any) -> Row:
     return rows[0]
 
 
-def direction(row: Row) -> str:
+def direction(row: Json) -> str:
     """Tell on which side of zero the *t* interval lies: lower, higher, or undecided."""
     low, high = row["t_low"], row["t_high"]
-    return "undecided" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher"
+    if low is None or low <= 0 <= high:
+        return "undecided"
+    return "lower" if high < 0 else "higher"
 
 
 def number(value: float | None, form: str) -> str:
@@ -160,15 +162,16 @@ def number(value: float | None, form: str) -> str:
     return (text if re.search("[1-9]", text) else text.lstrip("+-")).replace("-", "−")
 
 
-def mean_sd(summary: Row, form: str) -> str:
+def mean_sd(summary: Json, form: str) -> str:
     """Write mean ± standard deviation, or the mean alone of a single run."""
     parts = [number(summary[key], form) for key in ("mean", "sd") if summary[key] is not None]
     return " ± ".join(parts) or "n/a"
 
 
-def estimate(row: Row, form: str = "+.3f") -> str:
+def estimate(row: Json, form: str = "+.3f") -> str:
     """Write a difference with its *t* interval: +0.021 [+0.005, +0.036]."""
-    low, high = number(row["t_low"], form), number(row["t_high"], form)
+    low = number(row["t_low"], form)
+    high = number(row["t_high"], form)
     return f"{number(row['mean_delta'], form)} [{low}, {high}]"
 
 
@@ -188,7 +191,7 @@ def _finished(value: Any) -> Any:
     return value
 
 
-def _with_nearest_name(known: dict[str, Any]) -> type[StrictUndefined]:
+def _with_nearest_name(known: Json) -> type[StrictUndefined]:
     """Make the type of an undefined name: it fails where it is looked up, and says the nearest
     name. `known` are those that a text begins with."""
 

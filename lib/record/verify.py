@@ -21,7 +21,7 @@ from lib.config.plan import published_plans
 from lib.config.preregistration import claim_status, require_stamps
 from lib.config.schema import RunConfig, recorded_config
 from lib.config.study import load_study
-from lib.config.yaml import UserError, read_yaml
+from lib.config.yaml import Json, UserError, read_yaml
 from lib.record.archive import MANIFEST, Record, Run
 from lib.results import Folder, RunResult, attested, measures_of, read_raw
 from lib.stats.runs import check, study_results, tidy
@@ -120,7 +120,8 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
         for name, stated, value in differences(kept, asked):
             yield f"parameters: {name} is {stated}, params/{study.name}.yaml says {value}"
     if study.plan:
-        kept, asked = read_yaml(record.folder / "plan.yaml"), read_yaml(PLANS / study.plan)
+        kept = read_yaml(record.folder / "plan.yaml")
+        asked = read_yaml(PLANS / study.plan)
         asked["deviations"] = kept["deviations"] = None  # which may be written down at any time
         for name, stated, value in differences(kept, asked):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
@@ -163,16 +164,19 @@ def verify_run(run: Run, folder: Folder, notebook: Path, report: Report) -> Iter
     report.recomputed["measures"] += len(computed)
 
 
-def shown_result(notebook: dict[str, Any]) -> Any:
+def shown_result(notebook: Json) -> Any:
     """Return what a training notebook keeps as JSON of its result; None where it shows none."""
-    outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
-    kept = (output.get("data", {}).get("application/json") for output in outputs)
-    return next(filter(None, kept), None)
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if kept := output.get("data", {}).get("application/json"):
+                return kept
+    return None
 
 
 def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     """Yield what results and verdict say otherwise than today's analysis of the runs."""
-    study, runs = record.parameters, [RunResult.model_validate(run) for run in record.runs]
+    study = record.parameters
+    runs = [RunResult.model_validate(run) for run in record.runs]
     claim = claim_status(study, record.plan, record.runs)
     raw = (record.joined(name) for name in ("trace", "items", "stock_items"))
     verdict = analyse(study, record.plan, claim, tidy(runs), *raw).as_json()
@@ -206,7 +210,10 @@ def differences(
     what only `stated` has and what it says in words is counted there, and `computed` may be more.
     """
     if isinstance(stated, dict) and isinstance(computed, dict):
-        for key in [*stated, *(() if report else computed.keys() - stated.keys())]:
+        keys = [*stated]
+        if not report:
+            keys += computed.keys() - stated.keys()
+        for key in keys:
             inner = f"{name}.{key}".removeprefix(".")
             if report and (key not in computed or key in WORDS):
                 report.published[inner] += 1
@@ -224,7 +231,7 @@ def differences(
             yield name, str(stated)[:80], str(computed)[:80]
 
 
-def _by_name(table: Any) -> dict[str, Any]:
+def _by_name(table: Any) -> Json:
     """Name the rows of a table by what they are about; none where two have one name."""
     if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
         return {}

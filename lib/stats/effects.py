@@ -10,7 +10,7 @@ from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, arm_weights
 from lib.config.study import effects_of
 from lib.stats.paired import TTest, holm, t_test, weighed_deltas
-from lib.stats.runs import budget_factors, is_comparable, own_baselines, seed_differences
+from lib.stats.runs import budget_factors, is_comparable, of_arms, own_baselines, seed_differences
 
 
 def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA) -> pd.DataFrame:
@@ -23,7 +23,7 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     two differences (Montgomery, Design and Analysis of Experiments, ch. 5). Each is a number for
     every seed, so that what the arms of a seed share falls out. Seeds with all of its runs count.
     """
-    cells = dict(zip(runs["arm"], runs["cell"], strict=True))
+    cells = of_arms(runs, "cell")
     rows = []
     for effect, kind, pairs in effects_of(cells.values()):
         weights = arm_weights(pairs, {}, cells)

@@ -18,20 +18,22 @@ from lib.config.plan import Hypothesis, Plan, arm_weights, arms_called
 from lib.stats import paired
 from lib.stats.paired import Floats, holm
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
-from lib.stats.runs import available_measures, is_comparable, planned_measures
+from lib.stats.runs import available_measures, is_comparable, of_arms, planned_measures
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` that holds its p."""
 
 Row = dict[Any, Any]
+Pairs = dict[tuple[str, str], list[str]]
+"""(Arm, the arm it is held against) → the families that test them, which may be none."""
 
 
-def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[str]]:
+def planned_pairs(runs: pd.DataFrame, plan: Plan) -> Pairs:
     """Pair every arm with its baseline, as the plan's families say within each setting of the other
     factors, and as its hypotheses do: (arm, the arm it is held against) → its families, which may
     be none."""
     arms = runs.drop_duplicates("arm").to_dict("records")
-    pairs: dict[tuple[str, str], list[str]] = {}
+    pairs: Pairs = {}
     for arm, other in product(arms, repeat=2):
         contrast = [arm["variant"], other["variant"]]
         families = [name for name, f in plan.families.items() if contrast in f.contrasts]
@@ -64,9 +66,7 @@ def planned_contrasts(
     return contrasts.fillna({"family": "", "test": ""}), tests
 
 
-def family_tests(
-    contrasts: pd.DataFrame, pairs: dict[tuple[str, str], list[str]], plan: Plan
-) -> pd.DataFrame:
+def family_tests(contrasts: pd.DataFrame, pairs: Pairs, plan: Plan) -> pd.DataFrame:
     """Return one row per family, contrast and measure: family, test, arm, baseline, measure, n,
     mean_delta and its t interval, p of the family's test, p_holm adjusted within the family, and
     the answer: helps, harms, no difference beyond the margin, undecided."""
@@ -105,7 +105,8 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
     p_holm that it is true, `refuted_p` that it is false, adjusted too; the answer, the `sentence`
     that the plan has for it, and of an undecided one the `seeds` that would decide it."""
-    variants, cells = (dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "cell"))
+    variants = of_arms(runs, "variant")
+    cells = of_arms(runs, "cell")
     rows = []
     for name, (h, *_, measure) in plan.bound.items():
         weights = arm_weights(h.pairs, variants, cells)
@@ -115,7 +116,8 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         if h.minus:
             arm, baseline = (f"({one} - {other})" for one, other in h.pairs)
         deltas = paired.weighed_deltas(runs, measure, weights)
-        test, sd = paired.t_test(deltas, plan.alpha), paired.sd_of(deltas)
+        test = paired.t_test(deltas, plan.alpha)
+        sd = paired.sd_of(deltas)
         exact = is_exact(h)
         tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
         p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *tests)
@@ -167,7 +169,9 @@ def claim(h: Hypothesis) -> str:
 def in_words(row: Row) -> str:
     """Write the reason of an answer, from its row of `hypothesis_tests`: what the hypothesis says,
     what was found, and the plan's sentence for it."""
-    measure, n, answer = MEASURES[row["measure"]], row["n"], row["answer"]
+    measure = MEASURES[row["measure"]]
+    n = row["n"]
+    answer = row["answer"]
     if answer != "undecided":
         how = f"p = {row['p_holm' if answer == 'supported' else 'refuted_p']:.2g}"
     elif np.isnan(row["p_holm"]):

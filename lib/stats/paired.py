@@ -94,11 +94,14 @@ def paired_contrast(
     When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
     NaN, the bootstrap interval shrinks to the delta, and the sign-flip test is not affected.
     """
-    before, after = np.asarray(baseline, dtype=float), np.asarray(arm, dtype=float)
+    before = np.asarray(baseline, dtype=float)
+    after = np.asarray(arm, dtype=float)
     completed = np.isfinite(before) & np.isfinite(after)
     before, after = before[completed], after[completed]
     deltas = paired_deltas(before, after)
-    n, sd, test = len(deltas), sd_of(deltas), t_test(deltas, alpha)
+    n = len(deltas)
+    sd = sd_of(deltas)
+    test = t_test(deltas, alpha)
     low, high, bootstrap_p = bootstrap(deltas, rng, alpha)
     flip_p, smallest_p = sign_flip_test(deltas, rng)
     above, below = t_sides(test.mean_delta, sd, n)  # two one-sided tests (Schuirmann 1987)

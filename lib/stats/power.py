@@ -9,7 +9,6 @@ that the answer agrees with the interval beside it; equivalence by two one-sided
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arm_weights
-from lib.stats.runs import own_baselines, seed_differences, sides
+from lib.stats.runs import of_arms, own_baselines, seed_differences, sides
 
 MAX_SEEDS = 1024
 """Beyond which no number of seeds is sought."""
@@ -37,7 +36,8 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
     Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
     NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
     """
-    critical, shift = scipy.stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
+    critical = scipy.stats.t.isf(alpha / 2, n - 1)
+    shift = d_z * n**0.5
     return float(np.sum(scipy.stats.nct.sf(critical, n - 1, [shift, -shift])))
 
 
@@ -109,7 +109,8 @@ def power_of(
     z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(share))
     spread = sd * np.sqrt(scipy.stats.chi2.ppf(share, n - 1) / (n - 1))
     p, refuted = p_values(h, smallest, *t_sides(mean + sd * z / n**0.5, spread, n))
-    return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
+    supported = p < alpha
+    return float(supported.mean()), float((~supported & (refuted < alpha)).mean())
 
 
 def seeds_to_decide(
@@ -137,7 +138,9 @@ def expected_power(
     for name in spread:
         h, *_, measure = plan.bound[name]
         smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
-        true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
+        true = effect
+        if true is None:
+            true = 0.0 if h.equivalent_within else h.beyond + smallest
         true = -true if h.direction == "less" else true
         alpha, sd = plan.alpha / size[h.family], spread[name]
         row: dict[str, Any] = {"hypothesis": name, "measure": measure, "difference": true, "sd": sd}
@@ -151,7 +154,8 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     """Take the sd of the differences that each hypothesis is about from the runs of another study,
     a pilot or a tuning study: of the same arms, variants or levels, where it has them, else the
     largest of every arm and its baseline. A measure that shows none is missing."""
-    variants, cells = (dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "cell"))
+    variants = of_arms(runs, "variant")
+    cells = of_arms(runs, "cell")
     spreads = {}
     for name, (h, *_, measure) in plan.bound.items():
         if measure not in runs:
@@ -185,6 +189,8 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
         if family.test == "exact":
             tests[name] = len(family.contrasts) * len(family.measures)
     for name, m in tests.items():
-        enough = next(k for k in count(1) if 2.0 ** (1 - k) < plan.alpha / m)
+        enough = 1
+        while 2.0 ** (1 - enough) >= plan.alpha / m:
+            enough += 1
         if n < enough:
             yield f"{name}: an exact test of {n} seeds cannot reach its level; {enough} seeds can"

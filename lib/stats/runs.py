@@ -167,6 +167,11 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def of_arms(runs: pd.DataFrame, column: str) -> dict[str, str]:
+    """Map every arm to what a column of the tidy table says of it."""
+    return dict(zip(runs["arm"], runs[column], strict=True))
+
+
 def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     """Map every arm that is not its own baseline to it, from the tidy table."""
     arms = runs.loc[runs["arm"] != runs["baseline"], ["arm", "baseline"]]
@@ -219,8 +224,11 @@ def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
 
 def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
     """Name what a plan asks for; without one, what is shown first."""
-    tested = [*plan.secondary, *(of[-1] for of in plan.bound.values())] if plan else []
-    return available_measures([*main_measures(runs, plan), *tested], runs)
+    measures = main_measures(runs, plan)
+    if plan:
+        tested = [test[-1] for test in plan.bound.values()]
+        measures += [*plan.secondary, *tested]
+    return available_measures(measures, runs)
 
 
 def other_settings(study: Study, factor: str) -> dict[str, str]:

@@ -2,14 +2,13 @@
 and relative to its own batch noise; how long its plateau is; and, by a plan's definition, whether
 the run is unstable, and whether that did harm. While it trains: what is warned of."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from lib.config.plan import Instability, Noise, Plan
+from lib.config.yaml import Json
 from lib.results import largest_rise
 from lib.stats.paired import Floats
 
@@ -30,13 +29,15 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
     """
     from scipy.stats import median_abs_deviation
 
-    differences = np.diff(np.asarray(loss, dtype=float))
+    values = np.asarray(loss, dtype=float)
+    differences = np.diff(values)
     n = min(window, len(differences))
     if n < 10:
-        return np.full(len(differences) + 1, np.nan)
+        return np.full(len(values), np.nan)
     windows = sliding_window_view(differences, n)
     spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
-    return np.asarray(spread[np.maximum(0, np.arange(len(differences) + 1) - n - 1)])
+    before = np.maximum(0, np.arange(len(values)) - n - 1)
+    return np.asarray(spread[before])
 
 
 def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
@@ -58,7 +59,7 @@ def plateau(loss: ArrayLike, below: float) -> int:
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
 
 
-def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> dict[str, Any]:
+def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> Json:
     """Judge one run by its training loss (steps,), in nats.
 
     `severity` is its largest rise; `plateau` as `plateau` says; `transient`: a rise is more than
@@ -156,7 +157,8 @@ def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     rule = rule if rule.is_defined else Instability(noise=Noise())
     loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
     finite = np.isfinite(loss) & ~np.isinf(norm)
-    above, of_batches = loss - loss.cummin(), loss[np.isfinite(loss)]
+    above = loss - loss.cummin()
+    of_batches = loss[np.isfinite(loss)]
     risen = pd.Series(transients(of_batches, rule), of_batches.index)
     norms = norm[np.isfinite(norm)]
     times = (norms / norms.rolling(50).median().shift()).reindex(steps.index)

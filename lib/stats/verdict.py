@@ -5,7 +5,6 @@ each, what is decided of each arm, and tables beyond the plan, where the study h
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from lib.config.metrics import MAIN, measures_in
 from lib.config.plan import ALPHA, Plan
 from lib.config.preregistration import ClaimStatus
 from lib.config.study import Study
+from lib.config.yaml import Json
 from lib.results import json_rows
 from lib.stats.decision import decide
 from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
@@ -41,7 +41,7 @@ class Verdict:
     beyond: dict[str, pd.DataFrame]
     """Tables beyond the plan, as far as the study has what they need."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """Return the same as plain values, without the runs; NaN becomes None."""
         return {
             "standing": self.claim.name,
@@ -72,7 +72,8 @@ def analyse(
     exploratory study gets neither tests nor decisions nor answers; its differences stay, with their
     intervals. What is drawn at random follows from the study's hash, so that the same runs always
     give the same numbers."""
-    rng, alpha = np.random.default_rng(int(design.hash[:8], 16)), plan.alpha if plan else ALPHA
+    rng = np.random.default_rng(int(design.hash[:8], 16))
+    alpha = plan.alpha if plan else ALPHA
     stability = judge_runs(runs, trace, plan)
     runs = with_stability(runs, stability)
     shares = stability_map(runs, stability, alpha)

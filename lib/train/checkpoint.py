@@ -62,7 +62,8 @@ def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, G
     """
     design = load_study(study)
     folder = run_folder(design.name, design.arm(arm).id, design.require_seed(seed))
-    name, command = f"{design.name}/{arm}/{seed}", f"./run_all.sh params/{design.name}.yaml"
+    name = f"{design.name}/{arm}/{seed}"
+    command = f"./run_all.sh params/{design.name}.yaml"
     try:
         result = RunResult.model_validate(read_json(folder / "result.json"))
         provenance = Provenance.model_validate(result.provenance["trained"])

@@ -112,7 +112,8 @@ def parameter_group(name: str) -> str:
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
     the model lacks, that were not updated yet, or of which Muon updates a part are left out."""
-    sums, sizes = dict[str, Tensor](), dict[str, int]()
+    sums = dict[str, Tensor]()
+    sizes = dict[str, int]()
     parts = [(parameter_group(name), parameter) for name, parameter in model.named_parameters()]
     lacking = {group for group, parameter in parts if parameter not in optimizer.state}
     for group, parameter in parts:

@@ -125,7 +125,8 @@ def fitted_temperature(first: Array, second: Array) -> float:
         return float(1 / INVERSE_TEMPERATURES[0])
     if first[-1] <= 0:
         return float(1 / INVERSE_TEMPERATURES[-1])
-    slope, i = CubicHermiteSpline(log_b, first, second), int(np.argmax(first > 0))
+    slope = CubicHermiteSpline(log_b, first, second)
+    i = int(np.argmax(first > 0))
     return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
 
 
@@ -168,7 +169,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
             in_part = sampled[(sampled >= start) & (sampled < start + len(logits))] - start
             samples.append(logits[in_part.to(device)])
             start += len(logits)
-            top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
+            top = logits.amax(dim=-1).double()
+            total = logits.double().logsumexp(dim=-1)
             scored = {"confidence": (top - total).exp(), "largest_logit": top}
             for name, column in (scored | per_character(logits, target)).items():
                 columns[name].append(column)
@@ -335,7 +337,8 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     if not run.finished:
         raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
     result, config, corpus = Measurement(), run.config, run.corpus
-    trace, curve = results.to_single_precision(run.trace), results.to_single_precision(run.curve)
+    trace = results.to_single_precision(run.trace)
+    curve = results.to_single_precision(run.curve)
     result.raw = dict.fromkeys(results.RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[results.STOCK] = pd.DataFrame()

@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from itertools import groupby, product, takewhile
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,7 +37,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.config.code import require_allowed
 from lib.config.io import ROOT, read_json
 from lib.config.schema import EvaluationConfig, stock_measures
-from lib.config.yaml import ConfigError, suggest
+from lib.config.yaml import ConfigError, Json, suggest
 from lib.data.suite import INDEX
 from lib.data.text import Corpus
 from lib.train.model import GPT, KVCache
@@ -60,9 +60,9 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
     for i, (context, _) in enumerate(pairs):
         by_context[tuple(context)].append(i)
     contexts = sorted(by_context, key=len)
-    columns = zip(*(context[:-1] for context in contexts), strict=False)
-    common = [ids[0] for ids in takewhile(lambda ids: len(set(ids)) == 1, columns)]
-    shared, scores = KVCache(), dict[int, tuple[float, bool]]()
+    common = os.path.commonprefix([context[:-1] for context in contexts])
+    shared = KVCache()
+    scores = dict[int, tuple[float, bool]]()
     if common:
         model.hidden(torch.tensor([common], device=device), shared)
     for batch in (contexts[k : k + batch_size] for k in range(0, len(contexts), batch_size)):
@@ -223,7 +223,7 @@ def evaluate_suite(
     return pd.DataFrame(rows), pd.concat(items, ignore_index=True), len(adapter.overflows)
 
 
-def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
+def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
@@ -250,7 +250,8 @@ def require_tasks(
                 "leave it out"
             )
         shots = sorted({_shots(task, number) for number in (*config.shots,) or (None,)})
-        measures += stock_measures(name, shots) if _is_judged(task) else []
+        if _is_judged(task):
+            measures += stock_measures(name, shots)
         for number, adapter in product(shots, adapters):
             where = f"evaluation.tasks: {name}, {number}-shot"
             try:
@@ -315,7 +316,7 @@ def _is_judged(task: Any) -> bool:
     return task.aggregation().get("acc") is mean
 
 
-def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(results: Json) -> list[Json]:
     rows = []
     for name, measures in results["results"].items():
         for key, value in measures.items():
@@ -338,7 +339,7 @@ def _rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _load(config: EvaluationConfig) -> dict[str, Any]:
+def _load(config: EvaluationConfig) -> Json:
     """Load tasks with their data. Raises ConfigError."""
     require_allowed(config.include_path)
     names, manager = config.tasks, _manager(config.include_path)

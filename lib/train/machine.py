@@ -88,9 +88,11 @@ def prepare(config: RunConfig) -> Machine:
         processes -= 1
     share = batch_size // processes
     if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
-        sequences, windows = max(math.gcd(share, n) for n in (3, 4)), 8
+        sequences = max(math.gcd(share, n) for n in (3, 4))
+        windows = 8
     else:
-        sequences, windows = share, min(256, max(1, GPU_EVALUATION // config.model.block_size))
+        sequences = share
+        windows = min(256, max(1, GPU_EVALUATION // config.model.block_size))
     resolved = {
         "device": device,
         "micro_batch_size": settings.micro_batch_size or sequences,
