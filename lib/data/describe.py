@@ -9,6 +9,7 @@ import pandas as pd
 from lib.config.io import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
+from lib.config.yaml import Json
 from lib.data.suite import prepare_suite
 from lib.data.tasks import windows
 from lib.data.text import MAX_SEARCHED, PARTS, Corpus, load_corpus

@@ -27,6 +27,7 @@ import numpy as np
 from filelock import FileLock
 
 from lib.config.schema import digest
+from lib.config.yaml import Json
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
 

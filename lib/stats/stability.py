@@ -137,7 +137,7 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
         part = stability.loc[own.index]
         judged, count = int(part["judged"].sum()), int(part["unstable"].sum())
         low, high = share_interval(count, judged, alpha)
-        row: dict[str, Any] = {"arm": arm, "variant": variant, "setting": setting}
+        row: Json = {"arm": arm, "variant": variant, "setting": setting}
         row |= {"n": len(part), "judged": judged, "unstable": count}
         row |= {"share": part["unstable"].mean(), "low": low, "high": high}
         for name in ("transient", "collapsed", "untrained", "diverged", "harmful"):

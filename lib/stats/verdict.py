@@ -110,7 +110,7 @@ def analyse(
     return Verdict(claim, runs, answers, decisions, tables | {"stability": stability}, beyond)
 
 
-def outcomes(verdict: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def outcomes(verdict: Json) -> Iterator[tuple[str, str, str]]:
     """Name every hypothesis with its answer, and every arm with what is decided of it, and why."""
     for name, of in verdict["answers"].items():
         yield name, of["answer"], of["reason"]
@@ -118,7 +118,7 @@ def outcomes(verdict: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield of["arm"], of["decision"], f"{of['rule']}: {of['reason']}"
 
 
-def for_terminal(verdict: dict[str, Any], width: int) -> Iterator[str]:
+def for_terminal(verdict: Json, width: int) -> Iterator[str]:
     """Write what is kept of a study under a plan in lines of at most `width` characters: whether it
     may confirm, the answer to each hypothesis, and what is decided of each arm."""
     because = "".join(f"; {reason}" for reason in verdict["exploratory_because"])

@@ -60,7 +60,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
     for i, (context, _) in enumerate(pairs):
         by_context[tuple(context)].append(i)
     contexts = sorted(by_context, key=len)
-    common = os.path.commonprefix([context[:-1] for context in contexts])
+    # Of lists, too, it gives what all begin with.
+    common = os.path.commonprefix([context[:-1] for context in contexts])  # noqa: RUF071
     shared = KVCache()
     scores = dict[int, tuple[float, bool]]()
     if common:
