@@ -213,9 +213,7 @@ def prepare_suite(
     return folder, described
 
 
-def _suite_files(
-    suite: Suite, corpus: Corpus, block_size: int
-) -> tuple[Json, dict[str, str]]:
+def _suite_files(suite: Suite, corpus: Corpus, block_size: int) -> tuple[Json, dict[str, str]]:
     """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
