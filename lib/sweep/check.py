@@ -101,9 +101,10 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
     """Hash the texts of a study, by their sources, and its task suites, as a plan fixes them."""
     configs = [arm.config for arm in study.arms()]
     corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
-    asked = {(c.corpus, c.evaluation.items_per_task, c.model.block_size) for c in configs}
-    suites = {build_suite(corpus_of(c), n, size).hash for c, n, size in asked if n != 0}
-    return corpora, sorted(suites)
+    if (n := study.evaluation.items_per_task) == 0:
+        return corpora, []
+    asked = {(config.corpus, config.model.block_size) for config in configs}
+    return corpora, sorted({build_suite(corpus_of(c), n, size).hash for c, size in asked})
 
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:

@@ -67,7 +67,7 @@ class LiveCurve:
         if (start := time.monotonic()) >= self._next:
             self._show()
             seconds = time.monotonic() - start
-            self._next = start + seconds + max(INTERVAL, seconds * (1 / SHARE - 1))
+            self._next = start + max(seconds + INTERVAL, seconds / SHARE)
 
     def __exit__(self, *_: object) -> None:
         if self.rows:

@@ -296,17 +296,16 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: Runs, hours: float | None)
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.description}")
     progress = Progress(*columns, console=console, disable=not (console.is_terminal and due))
     task, start, last = progress.add_task("", total=len(due)), time.monotonic(), 0
-    steps = {path.parent: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old = {folder: _result_of(folder) for folder in steps}
-    todo = sum(steps.values()) - _steps_made(steps)
+    steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
+    old, todo = _results(due), sum(steps.values()) - _steps_made(due)
     with progress:
         while True:
             status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            done = [folder for folder in steps if _result_of(folder) not in (None, old[folder])]
-            rest = steps.keys() - done
-            left = sum(steps[folder] for folder in rest) - _steps_made(rest)
+            done = [path for path, file in _results(due).items() if file != old.get(path)]
+            rest = due.keys() - done
+            left = sum(steps[path] for path in rest) - _steps_made(rest)
             line = ""
             if 0 < left < todo:
                 line = f", {check.clock(elapsed / (todo - left) * left)} left"
@@ -323,19 +322,19 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: Runs, hours: float | None)
     return True
 
 
-def _result_of(folder: Path) -> int | None:
-    """Return what tells a new result from the one before: each is a file of its own."""
-    file = folder / "result.json"
-    return file.stat().st_ino if file.is_file() else None
+def _results(paths: Iterable[Path]) -> dict[Path, int]:
+    """Tell of each result that is there what tells it from the one before: the number of its
+    file."""
+    return {path: path.stat().st_ino for path in paths if path.is_file()}
 
 
-def _steps_made(folders: Iterable[Path]) -> int:
+def _steps_made(paths: Iterable[Path]) -> int:
     """Count the steps that runs without a result have made."""
     made = 0
-    for folder in folders:
-        if not (folder / "result.json").is_file():
+    for path in paths:
+        if not path.is_file():
             with contextlib.suppress(FileNotFoundError, ValueError):
-                made += int((folder / STEP_FILE).read_text("utf-8"))
+                made += int(path.with_name(STEP_FILE).read_text("utf-8"))
     return made
 
 

@@ -20,9 +20,10 @@ from lib.config.io import ROOT, read_json, write_json
 from lib.config.study import Study, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.sweep import check, sweep
+from lib.sweep.check import clock
 from lib.sweep.cli import STOPPED
 from lib.sweep.live import STEP_FILE
-from lib.sweep.sweep import clock, find_stale, follow, only_sweep
+from lib.sweep.sweep import find_stale, follow, only_sweep
 from tests.conftest import Tree
 
 UNASKED = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
