@@ -28,6 +28,7 @@ from lib.config.code import tasks_hash
 from lib.config.io import nan_to_none, read_json
 from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
+from lib.config.yaml import Json
 
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
@@ -96,7 +97,7 @@ class Provenance(Environment):
     corpus_sha256: str
     tokenizer_sha256: str | None = None
     """Of the tokenizer's file; None for characters and bytes."""
-    parameters: dict[str, dict[str, Any]]
+    parameters: dict[str, Json]
     """All fields of all sections but the machine's."""
 
     @property
@@ -119,19 +120,19 @@ class Execution(Environment):
     """Whether training was complete before the notebook began."""
 
 
-def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
+def trained_with(provenance: Json) -> Json:
     """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
     packages and so on."""
-    trained: dict[str, Any] = provenance["trained"]
+    trained: Json = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
     return {**trained, **trained["machine"], "precision": precision}
 
 
-def history(provenance: dict[str, Any]) -> str:
+def history(provenance: Json) -> str:
     """Say in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights."""
 
-    def describe(part: dict[str, Any]) -> str:
+    def describe(part: Json) -> str:
         code = f"by commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
         return code + (" and changes not committed" if part["clean"] is False else "")
 
@@ -152,11 +153,11 @@ class RunResult(BaseModel):
     study_hash: str
     arm: str
     baseline: str
-    levels: dict[str, Any]
+    levels: Json
     variant: str
     setting: str
     seed: int
-    config: dict[str, Any]
+    config: Json
     corpus_sha256: str
     suite_hash: str | None
     tasks_hash: str | None = None
@@ -173,30 +174,30 @@ class RunResult(BaseModel):
     batches: str
     final_weights: str
     measures: dict[str, float | None]
-    tables: dict[str, list[dict[str, Any]]]
+    tables: dict[str, list[Json]]
     references: dict[str, float] = {}
     """Losses of the text itself, in nats: see `lib.data.describe`. Older results have none."""
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}
     """SHA-256 of the raw files that stand beside the result: see `lib.results`."""
-    provenance: dict[str, Any]
+    provenance: Json
     """What it was `trained` with, a `Provenance`, and what `executed` its notebook, an
     `Execution`."""
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Json:
         """What the run was trained with, by name: see `trained_with`."""
         return trained_with(self.provenance)
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_: Any) -> Json:
         """Show in a notebook which run it is, and keep as JSON the measures and the hash of all."""
         end = f" at step {self.diverged_at}" if self.diverged_at else f", {self.tokens:,} tokens"
         text = f"{self.study} / {self.arm} / seed {self.seed}: {self.status}{end}"
         return {"application/json": attested(self.model_dump(mode="json")), "text/plain": text}
 
 
-def identity_fields(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
+def identity_fields(study: Study, arm: Arm, seed: int) -> Json:
     """Name the run that a result is of and what it was asked, by the fields of `RunResult`."""
     return {
         **{"study": study.name, "study_hash": study.hash, "arm": arm.id, "seed": seed},
@@ -206,7 +207,7 @@ def identity_fields(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
     }
 
 
-def attested(result: dict[str, Any]) -> dict[str, Any]:
+def attested(result: Json) -> Json:
     """Take what a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
     return {"measures": result["measures"], "sha256": digest(result)}
 
@@ -217,7 +218,7 @@ def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
     return rows
 
 
-def status_of(output: Path) -> dict[str, Any]:
+def status_of(output: Path) -> Json:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         unfinished = {"status": "unfinished", "reason": "killed"}

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
 from lib.config.schema import digest
-from lib.config.yaml import HEADLESS, ConfigError
+from lib.config.yaml import HEADLESS, ConfigError, Json
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
@@ -186,7 +185,7 @@ def is_checkout() -> bool:
 
 
 @cache  # it is asked of every run
-def git_state() -> dict[str, Any]:
+def git_state() -> Json:
     """Name the commit, and whether what runs was as committed: None where git does not tell, as in
     a tree that `git archive` packed, whose commit stands in lib/VERSION.
 

@@ -274,7 +274,8 @@ def _pairs_called(
     arms, others = (arms_called(name, variants) for name in (one, other))
     if len(arms) == len(others) == 1:
         return {frozenset(): (arms[0], others[0])}
-    asked, instead = frozenset(one.split(",")), frozenset(other.split(","))
+    asked = frozenset(one.split(","))
+    instead = frozenset(other.split(","))
     found = {}
     for cell, arm in by_cell.items():
         rest = cell - asked

@@ -322,7 +322,8 @@ def _committed_since(file: str) -> str | None:
     """Find the commit since which a plan says, its deviations apart, what it says now, even if it
     was changed and restored since; None where it is not committed as it stands."""
     log = git("log", "--follow", "--name-only", "--format=%x00%H", "--", f"params/plans/{file}")
-    now, since = Plan.content_hash(read_yaml(PLANS / file)), None
+    now = Plan.content_hash(read_yaml(PLANS / file))
+    since = None
     for entry in (log or "").split("\0")[1:]:
         commit, name = entry.split()
         with suppress(ConfigError):  # of a draft

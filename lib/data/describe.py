@@ -51,7 +51,8 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
     lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
-    found, known = lines.map(set(train.splitlines()).__contains__), set(windows(train, gram))
+    found = lines.map(set(train.splitlines()).__contains__)
+    known = set(windows(train, gram))
     grams = pd.Series(windows(heldout, gram), dtype=object).map(known.__contains__)
     parts = {"lines": found, f"lines of at least {gram} characters": found[lines.str.len() >= gram]}
     parts[f"{gram}-character windows"] = grams
@@ -149,7 +150,9 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
     characters source_loss: the held-out loss of the source itself in windows of `block_size`, where
     it is known. No model comes below it on average.
     """
-    train, heldout, n = corpus.train, corpus.heldout.numpy(), corpus.vocab_size
+    train = corpus.train
+    heldout = corpus.heldout.numpy()
+    n = corpus.vocab_size
     counts = np.bincount(train, minlength=n)
     shares = counts[counts > 0] / len(train)
     unigram = np.log((counts + 1) / (len(train) + n))

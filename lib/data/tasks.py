@@ -63,7 +63,8 @@ class Lexicon:
     def __init__(self, train: str) -> None:
         self.symbols = frozenset(train)
         self.words = {word for word in _WORD.findall(train) if word.islower()}
-        self._lines, self._grams = set(train.split("\n")), set(windows(train, GRAM))
+        self._lines = set(train.split("\n"))
+        self._grams = set(windows(train, GRAM))
 
     def leaks(self, text: str) -> bool:
         """Tell whether `text` is a line of the training part, or shares a 24-gram with it."""

@@ -106,7 +106,9 @@ class BytePairs:
         self._peer.encode_special_tokens = True  # in a text they are text
         self._peer.no_truncation()
         self._peer.no_padding()
-        self._where, self._content, self.sha256 = where, content, digest(fields)
+        self._where = where
+        self._content = content
+        self.sha256 = digest(fields)
         self.end_name = ends[0]
         self.end_of_document = vocabulary.pop(self.end_name)
         self.tokens = [b""] * (max(self.end_of_document, *vocabulary.values()) + 1)

@@ -134,7 +134,10 @@ def write_notebook(site: Path, study: str, page: str, path: Path) -> bool:
 
 def write_study(paper: Path, name: str) -> tuple[Shown, pd.DataFrame, list[str]]:
     """Write the pages of a study; return it, its curves, and the pages that were written anew."""
-    site, curves, rendered, outputs = paper / "site", pd.DataFrame(), [], ""
+    site = paper / "site"
+    curves = pd.DataFrame()
+    rendered = []
+    outputs = ""
     try:
         study = read_study(name, paper)
         curves = curve_table(study)

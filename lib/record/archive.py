@@ -46,7 +46,8 @@ class Record:
     """What is kept of a study. A file is read when it is first asked for."""
 
     def __init__(self, study: str, paper: Path | None = None) -> None:
-        self.study, self.paper = study, paper or paper_of(study)
+        self.study = study
+        self.paper = paper or paper_of(study)
         self.place = self.paper / "record" / study
         self.zip = self.place.with_name(f"{study}.zip")
         self.results_file = self.paper / "results" / f"{study}.json"
@@ -176,7 +177,8 @@ def archive(study: Study, replace: bool = False) -> None:
     Raises ResultError for missing or mixed runs, and UserError for a notebook that did not
     complete, naming it.
     """
-    record, source = Record(study.name), io.study_folder(study.name)
+    record = Record(study.name)
+    source = io.study_folder(study.name)
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
     raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
     for run in collect(study):
@@ -257,7 +259,8 @@ def recorded_studies(paper: Path | None = None) -> list[str]:
 
 def require_recorded(names: list[str]) -> list[str]:
     """Return the names of studies, given by name or path; UsageError for one without a record."""
-    studies, known = [Path(name).stem for name in names], recorded_studies()
+    studies = [Path(name).stem for name in names]
+    known = recorded_studies()
     for study in studies:
         if study not in known:
             raise UsageError(f"study: {suggest(study, known)} among the recorded studies")

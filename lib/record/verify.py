@@ -58,7 +58,8 @@ class Report:
 def verify(studies: list[str], begin: Begin) -> int:
     """Verify the records of some studies, print what comes of each, and return how many faults
     there are. `begin` must be a function of a module, as other processes call it."""
-    number, unverified = 0, dict[str, list[str]]()
+    number = 0
+    unverified = dict[str, list[str]]()
     with ProcessPoolExecutor(cores()) as pool:
         for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             for fault in report.faults:

@@ -63,7 +63,8 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
 
 def _moved(contrast: Any, deltas: pd.Series, without: dict[Any, TTest]) -> dict[str, Any]:
     """Say how far the mean of a contrast moves with a part left out, and whether past zero."""
-    mean, means = deltas.mean(), [test.mean_delta for test in without.values()]
+    mean = deltas.mean()
+    means = [test.mean_delta for test in without.values()]
     row = {key: contrast[key] for key in ("arm", "baseline", "measure")}
     row |= {"n": len(deltas), "mean_delta": mean, "lowest": min(means), "highest": max(means)}
     return row | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}

@@ -139,8 +139,9 @@ def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
     """Return the one-sided halves of the exact test, whose distribution is symmetric."""
 
     def p(sign: int, bound: float) -> float:
-        half = paired.sign_flip_test(deltas - bound, rng)[0] / 2
-        return half if sign * (deltas - bound).sum() > 0 else 1 - half
+        moved = deltas - bound
+        half = paired.sign_flip_test(moved, rng)[0] / 2
+        return half if sign * moved.sum() > 0 else 1 - half
 
     return partial(p, 1), partial(p, -1)
 

@@ -61,7 +61,8 @@ def contrast_table(
         if not is_comparable(runs, measure, (arm, baseline)):
             continue
         weights = {arm: 1.0, baseline: -1.0}
-        of, margin = sides(runs, measure, weights), margins.get(measure)
+        of = sides(runs, measure, weights)
+        margin = margins.get(measure)
         contrast = paired_contrast(
             of["baseline"], of["arm"], rng, alpha=alpha, power=power, margin=margin
         )

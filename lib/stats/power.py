@@ -67,9 +67,11 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
         p = np.maximum(above(-margin), below(margin))
         refuted = 2 * np.minimum(above(margin), below(-margin))
     elif h.direction == "greater":
-        p, refuted = 2 * above(bound), 2 * below(limit)
+        p = 2 * above(bound)
+        refuted = 2 * below(limit)
     elif h.direction == "less":
-        p, refuted = 2 * below(-bound), 2 * above(-limit)
+        p = 2 * below(-bound)
+        refuted = 2 * above(-limit)
     else:
         p = 2 * np.minimum(above(bound), below(-bound))
         refuted = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(p)
@@ -142,7 +144,8 @@ def expected_power(
         if true is None:
             true = 0.0 if h.equivalent_within else h.beyond + smallest
         true = -true if h.direction == "less" else true
-        alpha, sd = plan.alpha / size[h.family], spread[name]
+        alpha = plan.alpha / size[h.family]
+        sd = spread[name]
         row: dict[str, Any] = {"hypothesis": name, "measure": measure, "difference": true, "sd": sd}
         row["power"], _ = power_of(h, true, sd, n, alpha, smallest)
         row["seeds"] = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)

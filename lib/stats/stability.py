@@ -91,7 +91,8 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
     the plan's smallest effect of interest after a plateau longer than the plan's longest, else 0;
     NaN where the plan has no such effect.
     """
-    rule, losses = rule_of(plan), trace.groupby(["arm", "seed"])["loss"]
+    rule = rule_of(plan)
+    losses = trace.groupby(["arm", "seed"])["loss"]
     rows = []
     for run in runs.to_dict("records"):
         loss = losses.get_group((run["arm"], run["seed"])).to_numpy()
@@ -135,7 +136,8 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     rows = []
     for (arm, variant, setting), own in runs.groupby(["arm", "variant", "setting"], sort=False):
         part = stability.loc[own.index]
-        judged, count = int(part["judged"].sum()), int(part["unstable"].sum())
+        judged = int(part["judged"].sum())
+        count = int(part["unstable"].sum())
         low, high = share_interval(count, judged, alpha)
         row: Json = {"arm": arm, "variant": variant, "setting": setting}
         row |= {"n": len(part), "judged": judged, "unstable": count}

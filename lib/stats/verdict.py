@@ -121,8 +121,8 @@ def outcomes(verdict: Json) -> Iterator[tuple[str, str, str]]:
 def for_terminal(verdict: Json, width: int) -> Iterator[str]:
     """Write what is kept of a study under a plan in lines of at most `width` characters: whether it
     may confirm, the answer to each hypothesis, and what is decided of each arm."""
-    because = "".join(f"; {reason}" for reason in verdict["exploratory_because"])
-    yield from textwrap.wrap(f"{verdict['standing']}{because}", width, subsequent_indent="    ")
+    claim = "; ".join([verdict["standing"], *verdict["exploratory_because"]])
+    yield from textwrap.wrap(claim, width, subsequent_indent="    ")
     for name, outcome, reason in outcomes(verdict):
         yield f"  {name}: {outcome.upper()}"
         yield textwrap.indent(textwrap.fill(reason, width - 4), "    ")

@@ -159,7 +159,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
     n_full = n // block_size * block_size
     inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
-    inputs += [ids[None, n_full:n]] if n_full < n else []
+    if n_full < n:
+        inputs.append(ids[None, n_full:n])
     columns: dict[str, list[Tensor]] = defaultdict(list)
     start, samples = 0, []
     for x in inputs:  # (B, T)

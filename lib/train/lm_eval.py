@@ -206,7 +206,8 @@ def evaluate_suite(
     rows, items = [], []
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
-        measures, chance = results["results"][name], chances[task]
+        measures = results["results"][name]
+        chance = chances[task]
         accuracy = measures["acc,none"]
         rows.append(
             {
