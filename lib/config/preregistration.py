@@ -71,7 +71,12 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         ("secondary", plan.secondary, measures),
         ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
     ]
+    texts = {arm.variant: vocabulary(dict(arm.config.corpus)) for arm in arms.values()}
+    remedy = "is per token, and the arms' tokens differ; write bits_per_character, which all share"
     for name, family in plan.families.items():
+        for measure in PER_TOKEN.intersection(family.measures):
+            if any(texts.get(one) != texts.get(other) for one, other in family.contrasts):
+                yield f"families.{name}.measures: {measure} {remedy}"
         names.append((f"families.{name}", chain(*family.contrasts), variants.values()))
         names.append((f"families.{name}.measures", family.measures, measures))
     for name, (h, *_, measure) in plan.bound.items():
@@ -84,10 +89,9 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
             some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
             pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"
             yield f"{field}: {pair}; write two of {some}, or levels with their fields"
-        texts = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
-        if measure in PER_TOKEN and len(texts) > 1:
-            remedy = "write bits_per_character, which all share"
-            yield f"{field}: {measure} is per token, and the arms' tokens differ; {remedy}"
+        of_test = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
+        if measure in PER_TOKEN and len(of_test) > 1:
+            yield f"{field}: {measure} {remedy}"
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
@@ -158,7 +162,7 @@ def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
     arms, pairs = list(study.arms()), {}
     cells = levels_of({arm.id: arm.levels for arm in arms})
     for effect, kind, asked in effects_of(cells.values()):
-        if kind != "simple":
+        if kind != "simple" and arm_weights(asked, {}, cells):
             pairs[effect] = asked
     pairs = pairs or {arm.id: [(arm.id, arm.baseline)] for arm in arms if arm.baseline != arm.id}
     tests: dict[str, Json] = {}
@@ -326,7 +330,7 @@ def _committed_since(file: str) -> str | None:
     since = None
     for entry in (log or "").split("\0")[1:]:
         commit, name = entry.split()
-        with suppress(ConfigError):  # of a draft
+        with suppress(ConfigError, TypeError, ValueError):  # of a draft
             then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
             if Plan.content_hash(then) == now:
                 since = commit

@@ -298,7 +298,7 @@ class RunConfig(Section):
 def vocabulary(corpus: Mapping[str, Any]) -> str:
     """Name the vocabulary of a corpus: its tokenizer, and the text that a BPE is learned from."""
     tokenizer = str(corpus.get("tokenizer", "characters"))
-    learned = [str(corpus[name]) for name in ("source", "fraction") if "bpe-" in tokenizer]
+    learned = [str(corpus[name]) for name in ("source", "fraction") if tokenizer.startswith("bpe-")]
     return " ".join([tokenizer, *learned])
 
 

@@ -41,6 +41,10 @@ _BESIDE_ARMS = (
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
+_EQUALISING = {"training.iterations", "training.warmup_iterations"}
+"""What an arm of a grid may set beside its levels, so that it sees as many tokens as the others."""
+
+
 @dataclass(frozen=True)
 class Arm:
     """One cell of the design: a level of every factor, run once per seed."""
@@ -121,6 +125,8 @@ class Study(RunConfig):
         _refuse_repeats("seeds", self.seeds)
         for factor, levels in self.factors.items():
             _refuse_repeats(f"factors.{factor}", levels)
+            if commas := [level for level in levels if "," in level_name(factor, level)]:
+                raise ValueError(f"factors.{factor}: {short(commas[0])} holds a comma; rename it")
         return self
 
     @model_validator(mode="after")
@@ -138,6 +144,10 @@ class Study(RunConfig):
                 raise ValueError(f"{fault}; include it under a name of letters and digits")
         ids = [arm.id for arm in arms]
         _refuse_repeats("factors", ids)
+        grid = levels_of({arm.id: arm.levels for arm in arms})
+        for i, included in enumerate(self.include):
+            if included.name in ",".join(grid.values()).split(","):
+                raise ValueError(f"include.{i}.name: '{included.name}' names a level; take another")
         cells = [f"{arm.variant} {arm.setting}".strip() for arm in arms]
         _refuse_repeats("include (give one of the two a name)", cells)
         for arm in arms:
@@ -263,7 +273,7 @@ def levels_of(arms: Mapping[str, Mapping[str, Level]]) -> dict[str, str]:
     cells = {}
     for arm, levels in arms.items():
         names = [level_name(factor, level) for factor, level in levels.items() if factor in factors]
-        cells[arm] = ",".join(names) if levels.keys() - factors <= {"training.iterations"} else ""
+        cells[arm] = ",".join(names) if levels.keys() - factors <= _EQUALISING else ""
     return cells
 
 

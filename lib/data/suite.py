@@ -204,8 +204,8 @@ def prepare_suite(
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):  # one that is as it should be may be in use
         paths = [path for path in folder.rglob("*") if path.is_file()]
-        found = {path.name: path.read_text("utf-8", "replace") for path in paths}
-        if found != files:
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+        if found != {name: text.encode() for name, text in files.items()}:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             for name, text in files.items():

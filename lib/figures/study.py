@@ -134,7 +134,8 @@ class StudyFigures:
         """Lay out a column of the dev curves, and its difference from that of the baseline."""
         if of_runs.available_measures([y], self.curve):
             rows: Rows = {y: (self.curve, partial(training.trajectory, y=y))}
-            if (self.curve["arm"] != self.curve["baseline"]).any():
+            comparable = of_runs.is_comparable(self.runs, "loss", self.runs["arm"])
+            if comparable and (self.curve["arm"] != self.curve["baseline"]).any():
                 rows["difference"] = (self.curve, partial(training.difference, y=y))
             yield name, rows, 1.9
 
@@ -152,6 +153,7 @@ class StudyFigures:
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
         planned = of_runs.planned_measures(self.runs, self.plan)
         names = of_runs.available_measures([*planned, *measures_in("comparison")], self.runs)
+        names = [n for n in names if of_runs.is_comparable(self.runs, n, self.runs["arm"])]
         rows: Rows = {
             name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
         }

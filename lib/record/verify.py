@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -178,21 +178,21 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     """Yield what results and verdict say otherwise than today's analysis of the runs."""
     study = record.parameters
     runs = [RunResult.model_validate(run) for run in record.runs]
-    claim = claim_status(study, record.plan, record.runs)
+    claim, stated = claim_status(study, record.plan, record.runs), dict(record.verdict)
+    report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
+    if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
+        because = list(stated["exploratory_because"])
+        claim = replace(claim, name=stated["standing"], reasons=because)
+        report.published["standing"] += 1
     raw = (record.joined(name) for name in ("trace", "items", "stock_items"))
     verdict = analyse(study, record.plan, claim, tidy(runs), *raw).as_json()
     summary = study_results(study, runs)["summary"]
-    stated = dict(record.verdict)
     if study.plan in published_plans():  # decided by rules and at looks of their time
         former = ["decisions"]
         if any("look" in row for row in stated.get("hypothesis_tests", ())):
             former.append("hypothesis_tests")
         for name in former:
             report.published[name] += len(stated.pop(name))
-    report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
-    if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
-        verdict |= {name: stated[name] for name in ("standing", "exploratory_because")}
-        report.published["standing"] += 1
     for name in ("contrasts", "tests", "hypothesis_tests", "answers"):
         number = min(len(stated.get(name, ())), len(verdict[name]))
         report.recomputed[name.replace("_", " ")] += number

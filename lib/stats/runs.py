@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import product
+from itertools import chain, product
 from typing import Any, Literal
 
 import numpy as np
@@ -227,7 +227,8 @@ def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
     measures = main_measures(runs, plan)
     if plan:
         tested = [test[-1] for test in plan.bound.values()]
-        measures += [*plan.secondary, *tested]
+        families = chain.from_iterable(family.measures for family in plan.families.values())
+        measures += [*plan.secondary, *tested, *families]
     return available_measures(measures, runs)
 
 

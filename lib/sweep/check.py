@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from lib.config.io import cores, read_json, relative, study_folder
+from lib.config.metrics import MEASURES
 from lib.config.plan import Plan, arm_weights
 from lib.config.preregistration import begun_plan, load_plan
 from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Arm, Study, levels_of, load_study
-from lib.config.yaml import ConfigError, UserError
+from lib.config.yaml import ConfigError, UsageError, UserError, suggest
 from lib.data.describe import repetition
 from lib.data.suite import INSTALL, build_suite, has_harness
 from lib.data.text import Corpus, CorpusError, load_corpus
@@ -309,6 +310,9 @@ def estimate(
         yield "Power takes a plan (./run_all.sh freeze --new PLAN --study NAME), or --effect and"
         yield "--spread: the difference that you expect, and its sd over seeds or a pilot study"
         return
+    known = [test[-1] for test in plan.bound.values()] if plan else [*MEASURES]
+    if measure and measure not in known:
+        raise UsageError(f"--measure: {suggest(measure, known)}")
     plan = plan or Plan.model_validate(begun_plan(study, measure))
     asked = {name: h for name, (h, *_, of) in plan.bound.items() if measure in (None, of)}
     yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
@@ -324,6 +328,8 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
     source: Any = plan.spread if spread is None else spread
     with suppress(TypeError, ValueError):
         source = float(source)
+    if isinstance(source, float) and not 0 < source < float("inf"):
+        raise UsageError(f"--spread: {source} is no sd; give one above 0, or the name of a study")
     if isinstance(source, str):
         (name,) = require_recorded([source])
         sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))

@@ -22,9 +22,9 @@ from lib.config.study import COPY, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.data.text import CorpusError
 from lib.record.archive import Record, archive, unpack
-from lib.record.verify import Report, verify_run
+from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
-from lib.sweep.check import data_of
+from lib.sweep.check import begin_again, data_of
 
 
 def resume_from_inputs(study: str) -> str:
@@ -83,13 +83,15 @@ def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
     and plan, and print what to do with it. UserError where the sweep ended with a failure."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
-    files = [PARAMS / f"{study}.yaml"] + ([io.PLANS / plan] if plan else [])
+    files = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
+    if plan:
+        files[f"plans/{plan}"] = io.PLANS / plan
     with (
         io.atomic_write(target) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
-        for path in files:
-            packed.writestr(f"params/{path.name}", path.read_text("utf-8").removeprefix(COPY))
+        for name, path in files.items():
+            packed.writestr(f"params/{name}", path.read_text("utf-8").removeprefix(COPY))
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             parts = path.relative_to(folder).parts
             is_done = folder.joinpath(*parts[:2], "result.json").is_file()
@@ -125,13 +127,15 @@ def import_study(file: Path) -> None:
             plan = load_study(parameters, undrawn=True).plan  # which copies the study
             if plan and not (io.PLANS / plan).exists():
                 made.append(io.PLANS / plan)
-                shutil.copyfile(parameters.with_name(plan), io.PLANS / plan)
+                shutil.copyfile(parameters.parent / "plans" / plan, io.PLANS / plan)
             study, record = load_study(source.name), Record(source.name)
             made += [record.place, record.figures, record.results_file, record.verdict_file]
             shutil.copytree(source, runs, ignore=shutil.ignore_patterns("suite", "archive.json"))
             with suppress(CorpusError):
                 data_of(study)  # writes the suite afresh: a task file from elsewhere may run Python
             archive(load_study(source.name))  # again, now that its runs name their arms' commits
+            for fault in verify_record(record, begin_again).faults:
+                raise UserError(fault)
         except Exception as error:  # a file can be broken in any way
             for path in made:
                 shutil.rmtree(path, ignore_errors=True)

@@ -166,7 +166,7 @@ def quiet() -> Iterator[None]:
 
     def read(path: str, *more: Any, **asked: Any) -> Any:
         is_here = path in FILE_READERS or Path(path).exists()
-        if is_here and "://" not in str(asked):
+        if is_here and "://" not in str(asked).replace("file://", ""):
             asked["cache_dir"] = folder
         return load(path, *more, **asked)
 
