@@ -351,7 +351,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
-    for task, rows in raw[STOCK].groupby("task") if STOCK in raw else ():
+    for task, rows in raw[STOCK].groupby("task") if len(raw.get(STOCK, ())) else ():
         means = rows.groupby("shots")["correct"].mean()
         measures |= zip(stock_measures(str(task), means.index), means.tolist(), strict=True)
     return measures | _macro_accuracies(items)

@@ -112,6 +112,10 @@ def require_allowed(include_path: str | None) -> None:
     if include_path is None:
         return
     sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
+    for file in sorted((ROOT / include_path).rglob("*.yaml")):
+        if "../" in file.read_text("utf-8", "replace"):
+            fault = f"{file.name} names a file outside {include_path}, which no hash covers"
+            raise ConfigError(f"evaluation.include_path: {fault}; put it beside the task")
     wanted = tasks_hash(include_path)
     lists = filter(Path.is_file, corpus_places("allowed-tasks.txt"))
     allowed = " ".join(file.read_text("utf-8", "replace") for file in lists).split()

@@ -237,7 +237,8 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
     (tmp_path / "tasks" / "items.jsonl").write_text("{}", "utf-8")
     (tmp_path / "tasks" / "own.yaml").write_text("task: own", "utf-8")
     first = tasks_hash("tasks")
-    (tmp_path / "tasks" / ".hidden").write_text("", "utf-8")
+    (tmp_path / "tasks" / "__pycache__").mkdir()
+    (tmp_path / "tasks" / "__pycache__" / "own.pyc").write_text("", "utf-8")
     assert tasks_hash("tasks") == first
     (tmp_path / "tasks" / "items.jsonl").write_text("{} ", "utf-8")
     assert tasks_hash("tasks") != first
@@ -250,4 +251,7 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
         with pytest.raises(ConfigError, match=r"read those in tasks; .* data/allowed-tasks.txt"):
             require_allowed("tasks")
         allowed.write_text(f"{'0' * 64}\n{tasks_hash('tasks')}\n", "utf-8")
+        require_allowed("tasks")
+    (tmp_path / "tasks" / "own.yaml").write_text("include: ../base.yaml", "utf-8")
+    with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
         require_allowed("tasks")
