@@ -12,7 +12,7 @@ import pytest
 
 from lib.config.io import ROOT
 
-NODES_PER_LINE = 12.2
+NODES_PER_LINE = 12.03
 """Nodes of the syntax tree per line of code: 5 % above those of the library before it was cut, so
 that lines are not packed denser to meet a number."""
 _PRAGMA = re.compile("  # (?:type: ignore|noqa).*")
@@ -58,9 +58,9 @@ def test_the_library_and_the_tests_grow_by_no_line() -> None:
     """The promise is 7,000 lines of code in 60 files, and 9,500 of tests; these bounds are what is
     reached on the way there, and only ever fall."""
     files = tracked("lib/*.py")
-    assert total(files) <= 8_000
+    assert total(files) <= 7_715
     assert len(files) <= 60
-    assert total(tracked("tests/*.py")) <= 10_500
+    assert total(tracked("tests/*.py")) <= 10_425
 
 
 def test_no_code_moves_elsewhere_to_meet_a_number() -> None:
