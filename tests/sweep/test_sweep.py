@@ -78,8 +78,8 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     text = smoke_tree[1]
     assert re.search(r"^[1-3]/4 runs, [\d:]+( s)? left, [\d:]+( s)? elapsed$", text, re.MULTILINE)
     assert re.search(r"^4/4 runs in ", text, re.MULTILINE)
-    assert re.search(r"^ *layernorm +\d+\.\d{3} ± \d+\.\d{3} ", text, re.MULTILINE)
-    assert re.search(r"^ +[+-]\d+\.\d{3} \[[+-]\d+\.\d{3}, [+-]\d+\.\d{3}\] ", text, re.MULTILINE)
+    assert re.search(r"^ *layernorm +\d+\.\d{4} ± \d+\.\d{4} ", text, re.MULTILINE)
+    assert re.search(r"^ +[+-]\d+\.\d{4} \[[+-]\d+\.\d{4}, [+-]\d+\.\d{4}\] ", text, re.MULTILINE)
     assert "\x1b" not in text
     for line in ("Executed notebooks  papers/smoke/record/smoke/",
                  "Numbers             papers/smoke/results/smoke.json"):  # fmt: skip
@@ -158,23 +158,23 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
 
 @pytest.mark.slow
 def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: Tree) -> None:
-    levels = {"model.block_size": 16, "training.learning_rate": 1e30}
+    levels = {"model.n_head": 2, "training.learning_rate": 1e30}
     wild = {"include": [{"name": "wild", "levels": levels}], "evaluation": UNASKED}
-    tree.write_study("mixed", factors={"model.block_size": [16, 24]}, **wild)
+    tree.write_study("mixed", factors={"model.n_head": [2, 1]}, **wild)
     model = tree.root / "lib/train/model.py"
     whole, line = model.read_text("utf-8"), "        net, config = self.transformer, self.config\n"
     assert whole.count(line) == 1
-    broken = f"{line}        assert config.block_size == 16, 'it is broken'\n"
+    broken = f"{line}        assert config.n_head == 2, 'it is broken'\n"
     model.write_text(whole.replace(line, broken), "utf-8")
     status, text = tree.run_all("params/mixed.yaml")
     assert status == 1
     said = (
-        "FAILED AssertionError: it is broken; see runs/mixed/block_size=24/seed-0/02_train.ipynb\n"
+        "FAILED AssertionError: it is broken; see runs/mixed/n_head=1/seed-0/02_train.ipynb\n"
     )
     assert said in text, text
-    kept = nbformat.read(tree.run_folder("mixed", "block_size=24") / "02_train.ipynb", 4)
+    kept = nbformat.read(tree.run_folder("mixed", "n_head=1") / "02_train.ipynb", 4)
     assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
-    for arm, outcome in (("block_size=16", "completed"), ("wild", "diverged")):
+    for arm, outcome in (("n_head=2", "completed"), ("wild", "diverged")):
         assert read_json(tree.run_folder("mixed", arm) / "result.json")["status"] == outcome
     assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
 
