@@ -168,9 +168,7 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: 
     model.write_text(whole.replace(line, broken), "utf-8")
     status, text = tree.run_all("params/mixed.yaml")
     assert status == 1
-    said = (
-        "FAILED AssertionError: it is broken; see runs/mixed/n_head=1/seed-0/02_train.ipynb\n"
-    )
+    said = "FAILED AssertionError: it is broken; see runs/mixed/n_head=1/seed-0/02_train.ipynb\n"
     assert said in text, text
     kept = nbformat.read(tree.run_folder("mixed", "n_head=1") / "02_train.ipynb", 4)
     assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
