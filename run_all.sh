@@ -4,6 +4,7 @@
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # called as sh run_all.sh
 set -euo pipefail
 export CALLED_FROM="$PWD" # which paths in the command line are relative to
+unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")"
 unset "${!PYTHON@}" # a user's settings of it
 export PYTHONPATH="$PWD" PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1

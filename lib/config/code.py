@@ -28,7 +28,15 @@ TRAIN_FILES = (
 """What decides weights, and the curve that is taken while they are trained."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """What else decides the numbers of given weights."""
-_RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml", ":(glob)*.py")
+_RUNS = (
+    "lib",
+    "notebooks",
+    "params",
+    "run_all.sh",
+    ":(glob)*.lock",
+    "pyproject.toml",
+    ":(glob)*.py",
+)
 """What must be as committed for a run's commit to say what made it."""
 _UNSEEN = re.compile(r"(^|/)(\.|__pycache__)")
 """What no run reads."""
@@ -142,7 +150,8 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     from ipykernel.kernelspec import write_kernel_spec
 
     # The path of a socket has at most 107 characters, and names of what makes one take some 35.
-    top = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 70 else "/tmp"
+    top = tempfile.gettempdir()
+    top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
         write_kernel_spec(Path(folder, "kernels", "python3"))
         values |= {HEADLESS: "1", "TMPDIR": top, "XDG_CONFIG_HOME": folder}  # Matplotlib's

@@ -43,6 +43,8 @@ from lib.sweep.code_arms import execute_in, tree_of
 
 GPUS = "STUDY_GPUS"
 """Environment variable that names the GPU of each run side by side, apart by semicolons."""
+PARENT = "STUDY_PARENT"
+"""Environment variable that names the process that starts another, on this machine."""
 _READS = {
     "01_data": ("config", "data"),
     "03_analysis": ("config", "stats"),
@@ -197,7 +199,10 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
 def end_with_parent() -> None:
     """End this process within a second of the one that started it, however that ended; a kernel
     does so by itself."""
-    parent = os.getppid()
+    # The one that started it may have ended before this line, and left it to another.
+    parent = int(os.environ.get(PARENT) or os.getppid())
+    if PARENT in os.environ:
+        os.environ[PARENT] = str(os.getpid())
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -33,7 +33,7 @@ from lib.record.archive import SHARED, is_replaceable
 from lib.results import RunResult, identity_fields, status_of
 from lib.sweep import check
 from lib.sweep.code_arms import write_commits
-from lib.sweep.execute import GPUS, apart, archived_file, made_from
+from lib.sweep.execute import GPUS, PARENT, apart, archived_file, made_from
 from lib.sweep.live import STEP_FILE
 from lib.sweep.summary import summarise
 
@@ -106,7 +106,11 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     is_long = sweep.is_local and check.seconds_of(due.values()) / (jobs or 1) > LONG
     if is_long and io.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
+    # A user's profiles are given as words; of this one's variables none is another word.
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
+    environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
+    if sweep.is_local:
+        environment[PARENT] = str(os.getpid())
     snakemake = subprocess.Popen(
         command,
         env=environment,
@@ -264,8 +268,14 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     """Say which notebooks are not as their texts, what will not be confirmatory though a plan names
     it, which records stay, and what is stale and why."""
     for text in io.NOTEBOOKS.glob("*.py"):
-        pair = jupytext.read(text), jupytext.read(text.with_suffix(".ipynb"))
-        one, other = ([cell.source for cell in notebook.cells] for notebook in pair)
+        try:
+            pair = jupytext.read(text), jupytext.read(text.with_suffix(".ipynb"))
+        except ValueError as error:
+            raise UserError(f"notebooks/{text.stem}: cannot be read: {error}; see git") from None
+        one, other = (
+            [(cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in notebook.cells]
+            for notebook in pair
+        )
         if one != other:
             print(f"{text.name} is not as {text.stem}.ipynb, which is executed: jupytext --sync")
     for study in studies:

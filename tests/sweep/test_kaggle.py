@@ -49,7 +49,7 @@ def packed(tiny: Path) -> Path:  # noqa: F811
 def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed: Path) -> None:
     with zipfile.ZipFile(packed) as content:
         names = content.namelist()
-    assert {"params/tiny.yaml", "params/plan.yaml", "runs/tiny/03_analysis.ipynb"} <= {*names}
+    assert {"params/tiny.yaml", "params/plans/plan.yaml", "runs/tiny/03_analysis.ipynb"} <= {*names}
     assert sum(name.endswith("02_train.ipynb") for name in names) == 6
     assert not [name for name in names if "checkpoints" in name or name.endswith(".lock")]
 
@@ -78,9 +78,9 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
         rewritten(packed, "nameless", "params/tiny.yaml", lambda _: None): "tiny",
         rewritten(packed, "list", result, lambda _: b"[1]"): "list.zip: TypeError",
         rewritten(
-            packed, "latin", "params/plan.", lambda _: b"\xff"
+            packed, "latin", "params/plans/plan.", lambda _: b"\xff"
         ): "plan.yaml is not valid YAML",
-        rewritten(packed, "planless", "params/plan.", lambda _: None): "No such file",
+        rewritten(packed, "planless", "params/plans/plan.", lambda _: None): "No such file",
         rewritten(packed, "half", "runs/tiny/04", lambda _: None): "04_figures.ipynb is unfinished",
         rewritten(packed, "empty", "runs", lambda _: None): "it must hold the runs of one study",
     }
