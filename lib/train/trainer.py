@@ -29,7 +29,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.config.code import git_state, train_key
 from lib.config.io import write_json
 from lib.config.plan import read_plan
-from lib.config.schema import ModelConfig, RunConfig, TrainingConfig
+from lib.config.schema import ModelConfig, RunConfig, learning_rate
 from lib.config.study import Arm, Study
 from lib.config.yaml import ConfigError
 from lib.data.text import Corpus, load_corpus, sample_batch
@@ -72,23 +72,6 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
         parameters=arm.config.model_dump(exclude={"machine"}),
         **machine.execution_environment(machine.prepare(arm.config)),
     )
-
-
-def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Learning rate of update `step` (0 …): constant, or linear warm-up and then a decay that ends
-    at `final_learning_rate_ratio` with the last update, unless that is its only one: a cosine, or
-    linear over the last `decay_fraction` of the steps, as far as the warm-up leaves them."""
-    if config.schedule == "constant":
-        return config.learning_rate
-    if step < config.warmup_iterations:
-        return config.learning_rate * (step + 1) / config.warmup_iterations
-    length = max(1, config.iterations - 1 - config.warmup_iterations)
-    made = step - config.warmup_iterations
-    share = (1 + math.cos(math.pi * (made / length))) / 2
-    if config.schedule == "warmup_stable_decay":
-        share = min(1.0, (length - made) / min(length, config.decay_fraction * config.iterations))
-    floor = config.final_learning_rate_ratio
-    return config.learning_rate * (floor + (1 - floor) * share)
 
 
 def train(

@@ -111,6 +111,9 @@ ADDED = [
      "factors: 'figures' cannot name an arm and its folder"),
     ("factors: {training.warmup_iterations: [10, 20]}",
      "factors: warmup_iterations=10 and warmup_iterations=20 are equal in all that acts"),
+    ("training: {schedule: warmup_cosine, final_learning_rate_ratio: 1}\n"
+     "factors: {training.schedule: [warmup_cosine, warmup_stable_decay]}",
+     "factors: warmup_cosine and warmup_stable_decay are equal in all that acts"),
     ("factors: {training.decay_fraction: [0.2, 0.5]}",
      "factors: decay_fraction=0.2 and decay_fraction=0.5 are equal in all that acts"),
     ("factors: {training.muon_learning_rate_ratio: [1, 2]}",

@@ -12,14 +12,14 @@ import torch
 from torch.nn import functional as F
 
 from lib.config.io import ROOT
-from lib.config.schema import RunConfig, TrainingConfig
+from lib.config.schema import RunConfig, TrainingConfig, learning_rate
 from lib.config.yaml import UserError
 from lib.data.text import Corpus, sample_batch
 from lib.train import trainer as training
 from lib.train.evaluate import measure
 from lib.train.machine import derive_seed, random_stream
 from lib.train.model import GPT, optimizer_groups, weights_digest
-from lib.train.trainer import Row, Trainer, initial_hashes, learning_rate
+from lib.train.trainer import Row, Trainer, initial_hashes
 from tests.conftest import change
 from tests.train.samples import assert_same, killed_at, train
 
