@@ -109,6 +109,12 @@ ADDED = [
     ("include:\n"
      "- {name: x, levels: {model.n_layer: 4}}\n- {name: figures, levels: {model.n_layer: 2}}",
      "factors: 'figures' cannot name an arm and its folder"),
+    ("factors: {corpus.source: [synthetic, 'data/a,b.txt']}",
+     "factors.corpus.source: 'data/a,b.txt' holds a comma; rename it"),
+    ("factors: {model.tied: [true, false], model.n_layer: [2, 4]}\n"
+     "include: [{name: tied=false, levels: {model.tied: false, model.n_layer: 2, "
+     "training.beta1: 0.8}}]",
+     "include.0.name: 'tied=false' names a level; take another"),
     ("factors: {training.warmup_iterations: [10, 20]}",
      "factors: warmup_iterations=10 and warmup_iterations=20 are equal in all that acts"),
     ("training: {schedule: warmup_cosine, final_learning_rate_ratio: 1}\n"

@@ -115,6 +115,8 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
     commit = parameters.commit()
     assert state() == {"commit": commit, "clean": True}
     (parameters.top / "README.md").write_text("prose", "utf-8")
+    (parameters.top / "runs" / "s").mkdir(parents=True)
+    (parameters.top / "runs" / "s" / "suite.lock").touch()  # a sweep leaves such
     assert state()["clean"] is True
     (parameters.top / "lib" / "new").mkdir(parents=True)
     (parameters.top / "lib" / "new" / "module.py").write_text("x = 1", "utf-8")

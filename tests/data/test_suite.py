@@ -247,6 +247,18 @@ def test_the_suite_is_written_for_the_harness(
         assert harness_task.higher_is_better() == {"acc": True, "brier_score": False}
 
 
+def test_a_file_of_a_suite_counts_only_in_its_place(
+    corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
+    folder, _ = prepare_suite(corpus, 50, 128, tmp_path)
+    file = folder / "spelling.test.jsonl"
+    (folder / "zz").mkdir()
+    file.rename(folder / "zz" / file.name)
+    prepare_suite(corpus, 50, 128, tmp_path)
+    assert file.is_file()
+
+
 @pytest.mark.parametrize(
     "names",
     [["suite.json"], ["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]],

@@ -59,6 +59,15 @@ def test_a_study_of_one_arm_is_drawn_without_contrasts(
     assert drawn(figures, monkeypatch)
 
 
+def test_nothing_per_token_is_compared_between_tokenizers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    study = study_of({"corpus.tokenizer": ["bytes", "bpe-300"]})
+    figures = analysed(study, tmp_path, monkeypatch, kept={})
+    assert len(drawn(figures, monkeypatch, "loss")[0].axes) == 1  # the curves, no differences
+    assert not [figure.name for figure in figures.applicable() if figure.name == "comparison"]
+
+
 @pytest.mark.slow
 def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

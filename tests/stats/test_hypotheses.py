@@ -246,7 +246,7 @@ def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer: int, worse: int) ->
     before, after = [1] * calmer + [0] * worse + rest, [0] * calmer + [1] * worse + rest
     runs["unstable"] = [float(x) for x in before + after]
     family = Family(contrasts=[["layernorm", "none"]], measures=["unstable"], test="exact")
-    plan = plan_of(families={"stability": family.model_dump()}, secondary=["unstable"])
+    plan = plan_of(families={"stability": family.model_dump()})
     contrasts, tests = planned_contrasts(runs, plan, rng())
     peer = mcnemar([[len(rest), worse], [calmer, 0]], exact=True).pvalue
     (row,) = tests.to_dict("records")

@@ -257,6 +257,9 @@ def test_the_cost_of_a_study_is_counted_and_measured(
     assert lines[-2].startswith("Power takes a plan")
     (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
     assert row == "warning: 2 seeds are too few for layernorm"
+    for spread, measure, fault in (("0.5", "lossy", "--measure: 'lossy'"), ("-1", "loss", "--sp")):
+        with pytest.raises(UserError, match=fault):
+            list(estimate(tiny_study, 0.5, spread, measure))
 
 
 def test_an_unfilled_plan_leaves_the_cost_and_is_named(

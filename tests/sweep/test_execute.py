@@ -176,6 +176,13 @@ ORPHAN = (
 
 
 @pytest.mark.slow
+def test_a_process_whose_starter_has_ended_already_does_nothing() -> None:
+    given = os.environ | {"STUDY_PARENT": str(2**22)}  # a number that no process has
+    done = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, env=given, timeout=60)
+    assert done.returncode == 1
+
+
+@pytest.mark.slow
 def test_a_process_ends_with_the_one_that_started_it() -> None:
     """Also when that was killed."""
     start = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {ORPHAN!r}])\n"
