@@ -304,7 +304,10 @@ def read_plan(file: str) -> Plan:
     try:
         plan = Plan.model_validate(content, extra="ignore" if published else "forbid")
     except ValidationError as error:
-        faults = [f"plans/{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
+        faults = explain(error, Plan, most=30)
+        if not without_blanks(content).get("smallest_effect_of_interest"):
+            faults.append("smallest_effect_of_interest: write the smallest difference that matters")
+        faults = [f"plans/{path.name}: {fault}" for fault in faults]
         raise ConfigError("\nerror: ".join(faults)) from None
     plan._hash = published.get("hash", plan._hash)
     return plan

@@ -16,7 +16,7 @@ from lib.config.io import cores, read_json, relative, study_folder
 from lib.config.metrics import MEASURES
 from lib.config.plan import Plan, arm_weights
 from lib.config.preregistration import begun_plan, load_plan
-from lib.config.schema import CorpusConfig, RunConfig
+from lib.config.schema import CODE, CorpusConfig, RunConfig, digest
 from lib.config.study import Arm, Study, levels_of, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, suggest
 from lib.data.describe import repetition
@@ -72,8 +72,14 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
 
 def _require_equal_texts(study: Study) -> None:
     """Raise ConfigError where tokenizers part one source into other texts, as characters part
-    documents otherwise than byte pairs do."""
-    first = dict[str, CorpusConfig]()
+    documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
+    first, acting = dict[str, CorpusConfig](), dict[str, str]()
+    for arm in study.arms():
+        content = arm.config.acting()
+        content["corpus"]["source"] = corpus_of(arm.config.corpus).sha256
+        same = acting.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
+        if same != arm.id:
+            raise ConfigError(f"factors: {same} and {arm.id} read one text; leave one of them out")
     for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):
         other = first.setdefault(text.source, text)
         if corpus_of(other).sha256 != corpus_of(text).sha256:

@@ -253,6 +253,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
         "plans/decay.yaml: question: is missing; add it",
         "plans/decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
         "plans/decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
+        "plans/decay.yaml: smallest_effect_of_interest: write the smallest difference that matters",
     ]
     text = re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.MULTILINE)
     template.write_text(text, "utf-8")

@@ -64,6 +64,10 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
+        (
+            {"factors": {"corpus.source": ["one.txt", "two.txt"]}},
+            "factors: source=one.txt and source=two.txt read one text; leave one of them out",
+        ),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
@@ -77,6 +81,8 @@ def test_trouble_is_found_early_and_never_hides_anothers(
     (folder / "empty.txt").touch()
     (folder / "latin.txt").write_bytes("é\n".encode("latin-1") * 100)
     (folder / "short.txt").write_text("a" * 100)
+    for name in ("one.txt", "two.txt"):
+        (folder / name).write_text("The same text.\n" * 100)
     write(folder, "tried", **content)
     write(folder, "other", training={"iteration": 1})
     with socket.socket(socket.AF_UNIX) as listening:
