@@ -351,6 +351,8 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
+    if "embedding_angle" in curve:  # older runs have none
+        measures["embedding_angle"] = float(curve["embedding_angle"].mean())
     for task, rows in raw[STOCK].groupby("task") if len(raw.get(STOCK, ())) else ():
         means = rows.groupby("shots")["correct"].mean()
         measures |= zip(stock_measures(str(task), means.index), means.tolist(), strict=True)

@@ -57,6 +57,7 @@ def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:
     windows = window_table(columns, dev, 16)
     curve = pd.DataFrame({"step": [0, 15, 30], "dev_loss": [4.0, 3.0, 2.0]})
     curve["gradient_cosine"] = [0.9, 0.4, 0.2]
+    curve["embedding_angle"] = [np.nan, 0.01, 0.03]
     raw = {"trace": trace, "curve": curve, "windows": windows, "bins": bins}
     return raw | {"positions": positions, "items": items}
 
@@ -76,6 +77,7 @@ def test_measures_follow_from_the_sums() -> None:
     assert measures["loss"] == pytest.approx(np.mean(columns["nll"]), rel=1e-12)
     assert measures["severity"] == pytest.approx(4.5 - (4 - 8 / 10))
     assert measures["gradient_cosine"] == pytest.approx((0.4 + 0.2) / 2)  # not of the untrained
+    assert measures["embedding_angle"] == pytest.approx(0.02)
     assert measures["grad_norm"] == 30
     assert measures["grad_norm_last_tenth"] == 29
     assert measures["ece"] == measures["ece_test_tempered"] == abs(3 - 2.0) / 4

@@ -94,6 +94,7 @@ MEASURES = _Registry({
     "plateau": Measure("plateau of the training loss", "steps", "lower", 1, ("summary",)),
     "harmful": Measure("runs of harmful instability, as a share", "", "lower", 2, ("summary",)),
     "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",)),
+    "embedding_angle": Measure("mean turn of a token embedding in a step", "rad", None, 5),
     "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",)),
     "model_flop_utilisation": Measure("share of the device's peak that training uses", "",
                                       "higher", 3),

@@ -77,6 +77,21 @@ def read_scalars(values: dict[str, Tensor]) -> dict[str, float]:
     return dict(zip(values, numbers, strict=True))
 
 
+def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
+    """Describe by how much one update moved the token embeddings, from (V, C) to (V, C), as means
+    over their rows: embedding_angle, by which a row turned (radians), and embedding_update, the
+    length of its change over its own.
+
+    A normalized row moves by its angle alone (Kosson et al. 2023, arXiv 2305.17212).
+    """
+    before, after = before.detach().double(), after.detach().double()
+    # Twice the arcsine of half the chord, since an arccosine near 1 loses small angles.
+    chord = (F.normalize(after, dim=-1) - F.normalize(before, dim=-1)).norm(dim=-1)
+    lengths = (after - before).norm(dim=-1) / before.norm(dim=-1)
+    angles = 2 * (chord / 2).asin()
+    return read_scalars({"embedding_angle": angles.mean(), "embedding_update": lengths.mean()})
+
+
 def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
     """Cosine between the gradients of the mean loss on two sets of windows, each (n, T + 1), taken
     `size` windows at a time.

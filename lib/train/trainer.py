@@ -35,7 +35,13 @@ from lib.config.yaml import ConfigError
 from lib.data.text import Corpus, load_corpus, sample_batch
 from lib.results import Provenance
 from lib.train import checkpoint, distributed, machine
-from lib.train.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
+from lib.train.diagnostics import (
+    embedding_updates,
+    evenly_spaced_windows,
+    gradient_cosine,
+    second_moments,
+    snapshot,
+)
 from lib.train.distributed import Report, Row, main_process_first
 from lib.train.machine import random_stream
 from lib.train.model import GPT, optimizer_groups, weights_digest
@@ -231,7 +237,8 @@ class Trainer:
     @property
     def curve(self) -> pd.DataFrame:
         """A row per evaluation: step (0 = untrained), what `lib.train.diagnostics.snapshot` and
-        `second_moments` say, gradient_cosine (between two fixed sets of dev windows), seconds."""
+        `second_moments` say, gradient_cosine (between two fixed sets of dev windows), after the
+        first row what `embedding_updates` says of the step before it, seconds."""
         return pd.DataFrame(self.points)
 
     def training_loop(self, report: Report) -> None:
@@ -239,10 +246,13 @@ class Trainer:
         if not self.points:
             self.evaluate()
         stop = False
+        interval, last = self.config.evaluation.interval, self.config.training.iterations
         while not (self.finished or stop):
+            evaluates = (self.step + 1) % interval == 0 or self.step + 1 == last
+            embeddings = self.model.transformer.wte.weight
+            before = embeddings.detach().clone() if evaluates else embeddings
             self.training_step()
             stop = self.interrupted
-            evaluates = self.step % self.config.evaluation.interval == 0
             saves = self.step % self.config.machine.checkpoint_interval == 0
             looks = evaluates or saves or stop or len(self.unread) == READ_EVERY
             if not (self.finished or looks):
@@ -250,6 +260,8 @@ class Trainer:
             rows, point = self.read_notes(), None  # which may find that it diverged
             if self.finished or evaluates:
                 point = self.evaluate()
+            if point and evaluates:
+                point |= embedding_updates(before, embeddings)
             if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
                 self.diverged_at = self.step  # the last update, which no loss came after
             if self.finished or saves or stop:

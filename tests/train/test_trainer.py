@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cosine
 from torch.nn import functional as F
 
 from lib.config.io import ROOT
@@ -325,7 +326,27 @@ def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_t
         losses.append(F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
         parts = torch.autograd.grad(losses[-1], list(trained.model.parameters()))
         gradients.append(torch.cat([part.flatten().double() for part in parts]))
-    cosine = F.cosine_similarity(gradients[1], gradients[2], dim=0)
+    similarity = F.cosine_similarity(gradients[1], gradients[2], dim=0)
     last = trained.curve.iloc[-1]
     assert last["dev_loss"] == pytest.approx(losses[0].item(), rel=1e-5)
-    assert last["gradient_cosine"] == pytest.approx(cosine.item(), abs=1e-6)
+    assert last["gradient_cosine"] == pytest.approx(similarity.item(), abs=1e-6)
+
+
+def test_the_turn_of_embeddings_is_that_of_the_step_before_the_evaluation(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    config = change(change(tiny, "evaluation", interval=6), "training", schedule="constant")
+    embeddings = []
+    for steps in (9, 10):
+        trained = train(
+            change(config, "training", iterations=steps), corpus, 0, tmp_path / f"{steps}"
+        )
+        embeddings.append(trained.model.transformer.wte.weight.detach().double().numpy())
+    before, after = embeddings
+    angles = [np.arccos(1 - cosine(*rows)) for rows in zip(before, after, strict=True)]
+    lengths = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
+    curve = trained.curve.set_index("step")
+    assert curve.index.tolist() == [0, 6, 10]
+    assert np.isnan(curve.loc[0, "embedding_angle"])
+    assert curve.loc[10, "embedding_angle"] == pytest.approx(np.mean(angles), rel=1e-6)
+    assert curve.loc[10, "embedding_update"] == pytest.approx(np.mean(lengths), rel=1e-9)
