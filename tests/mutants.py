@@ -25,26 +25,23 @@ for path in sorted(path for room in options.rooms for path in room.glob("*.py"))
     module, mutations, *_ = create_mutations(str(path), source)
     mutants += [(path, source, module, mutation) for mutation in mutations]
 drawn = random.Random(options.seed).sample(mutants, options.count)
-command = [
-    sys.executable,
-    "-m",
-    "pytest",
-    "-q",
-    "-x",
-    "-m",
-    "not long and not benchmark and not slow",
-]
-if subprocess.run([*command, "tests"]).returncode:
+pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0"]
+pytest += ["--ignore=tests/test_thin.py", "--ignore=tests/test_project.py"]  # of the text
+usual = ["-m", "not long and not benchmark"]
+fast = ["-m", "not long and not benchmark and not slow", "tests"]
+if subprocess.run([*pytest, *usual, "tests"]).returncode:
     sys.exit("the tests fail without any change")
 killed = 0
 for path, source, module, mutation in drawn:
     changed = deep_replace(module, mutation.original_node, mutation.mutated_node).code
     path.write_text(changed, "utf-8")
     own = Path("tests", path.parent.name, f"test_{path.stem}.py")
-    tests = [*([str(own)] if own.is_file() else []), f"tests/{path.parent.name}", "tests"]
-    ignored = ["--ignore=tests/test_thin.py", "--ignore=tests/test_project.py"]  # of the text
-    done = subprocess.run([*command, *ignored, *tests], capture_output=True, timeout=1200)
-    noticed = done.returncode != 0
+    stages = [[*usual, str(own)]] if own.is_file() else []
+    stages += [[*usual, f"tests/{path.parent.name}"], fast]  # the likeliest to notice it first
+    noticed = any(
+        subprocess.run([*pytest, *tests], capture_output=True, timeout=1800).returncode
+        for tests in stages
+    )
     path.write_text(source, "utf-8")
     killed += noticed
     diff = [*difflib.unified_diff(source.splitlines(), changed.splitlines(), n=0)][3:]
