@@ -93,7 +93,8 @@ def test_perplexity_is_the_exponential_of_the_mean(nll: list[float], perplexity:
 
 def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_own() -> None:
     assert set(measures_of(raw_of(scores(100), dev=50))) <= set(MEASURES)
-    assert len({m.label for m in MEASURES.values()}) == len(MEASURES)
+    assert len({m.label for m in MEASURES.values()} - {""}) == len(MEASURES)
+    assert {m.better for m in MEASURES.values()} == {"lower", "higher", None}
 
 
 @pytest.mark.parametrize(("n", "dev", "length"), [(1000, 499, 16), (111_539, 55_769, 128)])
