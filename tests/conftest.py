@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import functools
-import gc
 import os
 import re
 import shutil
@@ -13,9 +12,10 @@ import sysconfig
 import tempfile
 import venv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,10 +24,19 @@ import yaml
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Study
+from lib.config.yaml import UserError
 from lib.data import suite
 from lib.data.text import Corpus, load_corpus
 
 torch.set_num_threads(1)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare the fast tests what only slow ones import: of files in which all are slow."""
+    if collection_path.is_dir() or "not slow" not in config.option.markexpr:
+        return None
+    text = collection_path.read_text("utf-8")
+    return bool(re.search(r"^pytestmark = \[?\s*pytest\.mark\.slow", text, re.M)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,11 +49,6 @@ def pytest_unconfigure() -> None:
     """Remove what stays for as long as a process lives: xdist's workers end without doing so."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         atexit._run_exitfuncs()
-
-
-def pytest_collection_finish() -> None:
-    """Spare the collector what stays loaded anyway: statsmodels calls it at every Holm."""
-    gc.freeze()
 
 
 TINY = {
@@ -63,10 +67,12 @@ def corpus() -> Corpus:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _counted_once() -> Iterator[None]:
-    """Count a text once, however many suites are made of it: that takes longer than the rest."""
+def _soon_done() -> Iterator[None]:
+    """Count a text once, however many suites are made of it, and leave the collector to itself,
+    which statsmodels calls at every Holm: both take longer than the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "Lexicon", functools.lru_cache(maxsize=1)(suite.Lexicon))
+        patch.setattr("gc.collect", lambda: 0)
         yield
 
 
@@ -103,6 +109,14 @@ def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
     content = config.model_dump()
     content[section] |= fields
     return RunConfig.model_validate(content)
+
+
+def refused(call: Callable[..., object], *given: Any, **named: Any) -> str:
+    """Give the line in which a call is refused; further ones are errors of their own."""
+    with pytest.raises(UserError) as error:
+        call(*given, **named)
+    assert len(re.split("\n(?!error: )", str(error.value))) == 1
+    return str(error.value)
 
 
 def run_git(folder: Path, *words: str, **environment: str) -> str:

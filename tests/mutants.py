@@ -25,15 +25,8 @@ for path in sorted(path for room in options.rooms for path in room.glob("*.py"))
     module, mutations, *_ = create_mutations(str(path), source)
     mutants += [(path, source, module, mutation) for mutation in mutations]
 drawn = random.Random(options.seed).sample(mutants, options.count)
-command = [
-    sys.executable,
-    "-m",
-    "pytest",
-    "-q",
-    "-x",
-    "-m",
-    "not long and not benchmark and not slow",
-]
+command = [sys.executable, "-m", "pytest", "-q", "-x", "-m"]
+command += ["not long and not benchmark and not slow"]
 if subprocess.run([*command, "tests"]).returncode:
     sys.exit("the tests fail without any change")
 killed = 0

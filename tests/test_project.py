@@ -13,7 +13,7 @@ import yaml
 from rattler import MatchSpec
 
 from lib.config.io import ROOT
-from lib.sweep.cli import commands, main
+from lib.sweep.cli import main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -200,13 +200,6 @@ def test_a_checkout_that_cannot_be_written_says_where_to_copy_it(checkout: Check
     checkout.root.chmod(0o755)
     assert status == 1
     assert "cp -r" in said
-
-
-def test_help_names_every_command() -> None:
-    done = run("./run_all.sh", "--help")
-    assert done.returncode == 0
-    for word in ("params/NAME.yaml", "--jobs", "--stop-after", *commands()[1], "--help"):
-        assert word in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,11 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from lib.config.metrics import MEASURES
-from lib.config.schema import MACHINE_SETTINGS, RunConfig
 from lib.config.study import Study
 from lib.record.archive import Record
 from lib.results import (
     BINNINGS,
     MAX_WINDOWS,
-    MachineFacts,
-    Provenance,
     RunResult,
     attested,
     history,
@@ -81,12 +78,8 @@ def test_measures_follow_from_the_sums() -> None:
     assert measures["ece"] == measures["ece_test_tempered"] == abs(3 - 2.0) / 4
     assert measures["macro_accuracy_zero_shot"] == (1 / 2 + 1) / 2
     assert measures["macro_accuracy_few_shot"] == (1 / 2 + 0) / 2  # a with two shots, b with one
-
-
-@pytest.mark.parametrize(("nll", "perplexity"), [([np.log(2), np.log(8)], 4), ([1e6], math.inf)])
-def test_perplexity_is_the_exponential_of_the_mean(nll: list[float], perplexity: float) -> None:
-    columns = scores(1000) | {"nll": np.resize(nll, 1000)}
-    assert measures_of(raw_of(columns, dev=500))["perplexity"] == pytest.approx(perplexity)
+    too_large = columns | {"nll": np.full(1000, 1e6)}
+    assert measures_of(raw_of(too_large, dev=499))["perplexity"] == math.inf
 
 
 def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_own() -> None:
@@ -173,28 +166,3 @@ def test_recorded_results_are_readable(study: str) -> None:
         assert {"plan", "commit", "clean", "device", "threads", "precision"} <= set(result.origin)
         assert "torch" in result.origin["packages"]
         assert history(result.provenance).startswith("trained 20")
-
-
-@pytest.mark.parametrize("setting", MACHINE_SETTINGS)
-def test_no_setting_of_the_machine_identifies_weights_and_all_that_decides_them_does(
-    setting: str,
-) -> None:
-    machine = MachineFacts(
-        device="cpu", device_name="", vector_level="", cores=1, platform="",
-        micro_batch_size=4, evaluation_batch_size=4,
-    )  # fmt: skip
-    values = machine.model_dump()
-    other = not values[setting] if isinstance(values[setting], bool) else 2
-    sections = RunConfig().model_dump(exclude={"machine"})
-    usual = Provenance.model_construct(
-        machine=machine, parameters=sections, plan=None, seed=0, training_digest="",
-        corpus_sha256="",
-    )  # fmt: skip
-    moved = {"machine": machine.model_copy(update={setting: other})}
-    assert usual.model_copy(update=moved).identity == usual.identity
-    elsewhere = sections | {"corpus": sections["corpus"] | {"source": "elsewhere"}}
-    assert usual.model_copy(update={"parameters": elsewhere}).identity == usual.identity
-    rate = sections | {"training": sections["training"] | {"learning_rate": 9.0}}
-    for update in ({"parameters": rate}, {"plan": "p"}, {"seed": 1}, {"training_digest": "c"},
-                   {"corpus_sha256": "t"}, {"tokenizer_sha256": "t"}):  # fmt: skip
-        assert usual.model_copy(update=update).identity != usual.identity

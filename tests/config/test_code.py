@@ -101,6 +101,9 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree: Path) -> None:
         file.touch()
     assert keys() == before
     assert git_state() == {"commit": None, "clean": None}
+    (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")  # of a packed tree
+    keys()
+    assert git_state() == {"commit": "a" * 40, "clean": None}
 
 
 def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
@@ -218,14 +221,6 @@ def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> 
     text = (first if mode == "read-only" else "") + "from lib.probe import value; print(value)"
     command = [sys.executable, "-c", text]
     assert subprocess.check_output(command, cwd=tree, env={"PYTHONPATH": str(tree)}) == b"2\n"
-
-
-def test_a_packed_tree_names_its_commit_and_does_not_know_whether_it_was_changed(
-    tree: Path,
-) -> None:
-    (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")
-    keys()
-    assert git_state() == {"commit": "a" * 40, "clean": None}
 
 
 def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(

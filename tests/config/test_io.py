@@ -97,25 +97,11 @@ def test_damaged_json_is_named(
 KAGGLE_INPUTS = ["input/slug/repo", "input/datasets/owner/slug", "input/slug/input/repo"]
 
 
-@pytest.fixture
-def kaggle(tmp_path: Path) -> Path:
-    """A folder laid out as Kaggle's: read-only inputs beside a working folder."""
-    (tmp_path / "input").mkdir()
-    (tmp_path / "working").mkdir()
-    return tmp_path
-
-
-@pytest.fixture
-def on_kaggle(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same folder, with the repository attached as an input."""
-    monkeypatch.setattr(io, "ROOT", kaggle / "input" / "slug" / "repo")
-    monkeypatch.setattr(io, "kaggle_folder", lambda: kaggle)
-    monkeypatch.setattr(io, "output_root", lambda: kaggle / "working")
-    return kaggle
-
-
 @pytest.mark.parametrize("repository", KAGGLE_INPUTS)
-def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: str) -> None:
+def test_on_kaggle_outputs_go_to_the_working_folder(tmp_path: Path, repository: str) -> None:
+    kaggle = tmp_path
+    (kaggle / "input").mkdir()
+    (kaggle / "working").mkdir()
     assert io.kaggle_folder(kaggle / repository) == kaggle
     assert io.output_root(kaggle / repository) == kaggle / "working"
     assert io.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
@@ -124,29 +110,26 @@ def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: st
 
 
 def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_input(
-    on_kaggle: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attached = [on_kaggle / "input" / "b" / "own.txt", on_kaggle / "input" / "a" / "deep/own.txt"]
+    monkeypatch.setattr(io, "ROOT", tmp_path / "input" / "slug" / "repo")
+    monkeypatch.setattr(io, "kaggle_folder", lambda: tmp_path)
+    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "working")
+    attached = [tmp_path / "input" / "b" / "own.txt", tmp_path / "input" / "a" / "deep/own.txt"]
     for path in attached:
         path.parent.mkdir(parents=True)
         path.touch()
     assert io.corpus_places("own.txt")[4:] == sorted(attached)
-    assert io.relative(on_kaggle / "working/runs/final") == "runs/final"
-    assert io.relative(on_kaggle / "input/slug/repo/params/final.yaml") == "params/final.yaml"
+    assert io.relative(tmp_path / "working/runs/final") == "runs/final"
+    assert io.relative(tmp_path / "input/slug/repo/params/final.yaml") == "params/final.yaml"
     assert io.relative(attached[0]) == "own.txt"  # no machine's folders
 
 
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        (io.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
-        (io.result_file("02_train", "final", "none", 3), "runs/final/none/seed-3/result.json"),
-        (io.PAPER, "papers/embedding-norm"),
-        (io.PARAMS / "final.yaml", "params/final.yaml"),
-    ],
-)
-def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> None:
-    assert io.relative(path) == shown
+def test_paths_are_shown_relative_to_the_repository() -> None:
+    notebook = io.executed_notebook("03_analysis", "final")
+    result = io.result_file("02_train", "final", "none", 3)
+    assert io.relative(notebook) == "runs/final/03_analysis.ipynb"
+    assert io.relative(result) == "runs/final/none/seed-3/result.json"
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(

@@ -59,19 +59,15 @@ def test_what_has_a_usual_value_may_be_left_out() -> None:
     [
         ({"alpha": 5}, "alpha: 5 is not allowed"),
         ({"alhpa": 0.05}, "alhpa: 'alhpa' is unknown; did you mean 'alpha'"),
-        ({"rules": "none"}, "rules: 'rules' is unknown"),
-        ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
         ({"title": " "}, "title: is missing; add it"),
         ({"confirmatory": []}, "confirmatory: [] is not allowed. List should have at least 1"),
         ({"hypotheses": {}}, "hypotheses: {} is not allowed. Dictionary should have at least 1"),
         ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: ['a', 'b'] is"),
         ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "hypotheses.a: give either dir"),
         ({"hypotheses": {"a": {"says": "…", "test": BOUND["test"]}}}, "hypotheses.a: give either"),
-        ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
         ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
         ({"hypotheses": {"a": WITHIN | {"beyond": 1}}}, "hypotheses.a: beyond goes with direction"),
         ({"spread": {"loss": 0}}, "spread.str: {'loss': 0} is not allowed"),
-        ({"families": {"a": 3}}, "families.a: 3 is not allowed. Input should be a valid dict"),
         ({"families": {"a": FAMILY | {"contrasts": [["x"]]}}}, "families.a.contrasts.0: ['x'] is"),
         ({"families": {"a": FAMILY | {"tset": "t"}}}, "families.a.tset: 'tset' is unknown; did"),
         ({"families": {"a": FAMILY | {"test": "tt"}}}, "families.a.test: 'tt' is not allowed. Inp"),
@@ -79,7 +75,6 @@ def test_what_has_a_usual_value_may_be_left_out() -> None:
         ({"instability": {"nois": {}}}, "instability.nois: 'nois' is unknown; did you mean 'noi"),
         ({"instability": {"rise": 0.5}}, "instability: give one definition: noise; or rise, last"),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
-        ({"frozen": []}, "frozen: [] is not allowed. Input should be a valid dictionary"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_a_line_with_the_remedy(

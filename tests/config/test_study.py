@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -11,6 +11,7 @@ from lib.config.schema import FIELDS, MachineConfig, RunConfig, digest, recorded
 from lib.config.study import COPY, PARAMS, Study, arm_id, load_study, scratch
 from lib.config.yaml import ConfigError
 from tests.config.samples import Parameters
+from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"
 LITTLE = {"name": "little", "seeds": [0]}
@@ -27,18 +28,7 @@ Load = Callable[[str | bytes], Study]
 # Not `none`, with which embedding_rms may not change.
 LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
 DECIDING = [name for name in FIELDS if not name.startswith("machine.")]
-OTHER_TEXTS = {
-    "corpus.source": "own.txt",
-    "corpus.tokenizer": "bytes",
-    "model.embedding_norm": "layernorm",
-    "model.embedding_norm_on": "token",
-    "model.positions": "rotary",
-    "model.norm": "rmsnorm",
-    "model.activation": "relu2",
-    "training.schedule": "warmup_cosine",
-    "training.optimizer": "muon",
-    "training.precision": "bf16",
-}
+OTHER_TEXTS = {"corpus.source": "own.txt", "corpus.tokenizer": "bytes"}
 LISTS: dict[str, object] = {
     "evaluation.tasks": ["piqa"],
     "evaluation.shots": [2],
@@ -58,11 +48,14 @@ def around(name: str) -> dict[str, Any]:
 def another_value(name: str) -> tuple[str, str, object]:
     """Split a dotted field into section and field, and give it an allowed value but its default."""
     section, _, field = name.partition(".")
-    default = getattr(getattr(RunConfig(), section), field)
+    of_section = getattr(RunConfig.model_validate({"model": LITTLE_NORM["model"]}), section)
+    default = getattr(of_section, field)
     if name in LISTS:
         return section, field, LISTS[name]
     if isinstance(default, str):
-        return section, field, OTHER_TEXTS[name]
+        allowed = get_args(type(of_section).model_fields[field].annotation)
+        others = [value for value in allowed if value != default]
+        return section, field, (others or [OTHER_TEXTS[name]])[0]
     if isinstance(default, bool):
         return section, field, not default
     if isinstance(default, int):
@@ -187,11 +180,8 @@ def test_every_field_of_what_is_trained_can_be_a_factor_and_changes_that_field_a
     ("factor", "level", "name"),
     [
         ("model.embedding_norm", "layernorm", "layernorm"),
-        ("model.mlp_ratio", 4, "mlp_ratio=4"),
-        ("model.embedding_std", 0.02, "embedding_std=0.02"),
         ("training.learning_rate", 3e-4, "learning_rate=0.0003"),
         ("training.gradient_clip", None, "gradient_clip=none"),
-        ("corpus.source", "tinyshakespeare", "source=tinyshakespeare"),
         ("corpus.source", "texts/own.txt", "source=own.txt"),
     ],
 )
@@ -273,10 +263,7 @@ def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(
 ) -> None:
     (parameters.folder / "mine.yaml").write_text("name: mine\nseeds: [7]\n", "utf-8")
     mine.write_text(text, "utf-8")
-    with pytest.raises(ConfigError) as error:
-        load_study(mine)
-    assert str(error.value).startswith(said)
-    assert "\n" not in str(error.value)
+    assert refused(load_study, mine).startswith(said)
     assert load_study("mine").seeds == [7]
 
 

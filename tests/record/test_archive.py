@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lib.config.io import sha256, slim
-from lib.config.yaml import UsageError, UserError
+from lib.config.yaml import UsageError
 from lib.record.archive import Record, recorded_studies, require_recorded, unpack
+from tests.conftest import refused
 from tests.record.conftest import run_tiny
 
 
@@ -82,9 +83,7 @@ def test_a_zip_that_is_not_safe_is_refused_and_leaves_nothing(
     if name:
         with zipfile.ZipFile(file, "w") as packed:
             packed.writestr(name, content)
-    with pytest.raises(UserError) as error:
-        unpack(file, tmp_path / "folder")
-    assert str(error.value) == f"x.zip cannot be unpacked: {fault}"
+    assert refused(unpack, file, tmp_path / "folder") == f"x.zip cannot be unpacked: {fault}"
     assert [*tmp_path.iterdir()] == [file]
 
 

@@ -66,6 +66,8 @@ def decided(
 NO_TEST = {"hypotheses": {"cure": CURE}, "primary": [QUALITY]}
 FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [QUALITY]}}}
 SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
+EQUAL = {"hypotheses": {"same": SAME, "cure": CURE}}
+BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 
 
 @pytest.mark.usefixtures("few_resamples")
@@ -75,18 +77,9 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         # 1. The baseline is stable.
         ({}, {"accuracy": -0.05}, ("keep the baseline", "regression")),
         (FAMILY | NO_TEST, {"accuracy": -0.05}, ("keep the baseline", "regression")),
-        (
-            {"hypotheses": {"same": SAME, "cure": CURE}},
-            {"accuracy": -0.05},
-            ("keep the baseline", "regression"),
-        ),
-        (
-            {"hypotheses": {"same": SAME, "cure": CURE}},
-            {"accuracy": -0.005},
-            ("keep the baseline", "tie"),
-        ),
-        ({"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}, {"accuracy": -0.01},
-         ("keep the baseline", "regression")),
+        (EQUAL, {"accuracy": -0.05}, ("keep the baseline", "regression")),
+        (EQUAL, {"accuracy": -0.005}, ("keep the baseline", "tie")),
+        (BOTH, {"accuracy": -0.01}, ("keep the baseline", "regression")),
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),

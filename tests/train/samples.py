@@ -1,9 +1,10 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,9 +24,6 @@ from lib.train.machine import random_stream
 from lib.train.model import GPT, RMS_EPS, ROTARY_BASE, weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, beginning
-
-if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel, NanoChatForCausalLM
 
 NANOCHAT = {
     "embedding_norm": "rmsnorm",
@@ -113,6 +111,31 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
         yield study
 
 
+OWN_TASK = """\
+task: own
+dataset_path: json
+dataset_kwargs: {data_files: {test: items.jsonl}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: question
+doc_to_choice: choices
+doc_to_target: 0
+metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
+"""
+
+
+def own_task(top: Path, folder: str, items: dict[str, list[str]], aggregation: str) -> Any:
+    """Write a task of one's own with these questions and choices, of which the first is right, and
+    index it alone: the harness's own take seconds."""
+    from lm_eval.tasks import TaskManager  # seconds
+
+    (top / folder).mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"question": text, "choices": of}) for text, of in items.items()]
+    (top / folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
+    (top / folder / "own.yaml").write_text(OWN_TASK % aggregation, "utf-8")
+    return TaskManager(include_path=str(top), include_defaults=False)
+
+
 def gpt(vocab_size: int = 65, **fields: object) -> GPT:
     """A model as it begins."""
     return GPT(ModelConfig.model_validate(fields), vocab_size, random_stream(0, "weights"))
@@ -139,9 +162,7 @@ def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
 
 
-def as_loaded(
-    model: GPT, vocab_size: int, folder: Path, end: int | None = None
-) -> "GPT2LMHeadModel":
+def as_loaded(model: GPT, vocab_size: int, folder: Path, end: int | None = None) -> Any:
     """The peer: Hugging Face's GPT-2 with our weights, read from a folder."""
     from transformers import AutoModelForCausalLM  # seconds, which few tests need to wait
 
@@ -154,7 +175,7 @@ def as_loaded(
     return peer.eval()
 
 
-def nanochat(model: GPT) -> "NanoChatForCausalLM":
+def nanochat(model: GPT) -> Any:
     """The other peer: Hugging Face's nanochat, with our weights."""
     from transformers import NanoChatConfig, NanoChatForCausalLM
 

@@ -21,13 +21,6 @@ from tests.train.samples import gpt
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
 
 
-def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
-    windows = evenly_spaced_windows(corpus.dev, 4, 16)
-    assert windows.shape == (4, 17)
-    assert torch.equal(windows[0], corpus.dev[:17])
-    assert torch.equal(windows[-1], corpus.dev[-17:])
-
-
 @pytest.mark.parametrize(
     ("vectors", "expected"),
     [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],

@@ -22,7 +22,7 @@ from lib.train.trainer import Trainer
 from tests.conftest import TINY, change
 from tests.train.samples import begun, train
 
-STEPS, KILLED_AFTER = 40, 12  # the last checkpoint before it is that of step 10
+STEPS, KILLED_AFTER = 16, 12  # the last checkpoint before it is that of step 10
 TWO = change(
     change(RunConfig.model_validate(TINY), "training", iterations=STEPS, gradient_clip=0.5),
     "machine",

@@ -1,13 +1,13 @@
 """A step replayed as a CUDA graph makes the bits that a step launched by the host makes."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from lib.config.schema import RunConfig
+from lib.config.schema import EmbeddingNorm, RunConfig
 from lib.data.text import Corpus
 from lib.train import machine
 from lib.train.machine import StepGraph, why_eager
@@ -24,8 +24,7 @@ BASE: dict[str, Any] = {
 }
 COSINE = {"schedule": "warmup_cosine", "embedding_learning_rate_ratio": 35.0, "gradient_clip": 1.0}
 CASES: dict[str, dict[str, dict[str, Any]]] = {
-    **{f"{norm}": {"model": {"embedding_norm": norm}} for norm in ("none", "layernorm", "rmsnorm")},
-    **{f"{norm}": {"model": {"embedding_norm": norm}} for norm in ("center", "scale")},
+    **{norm: {"model": {"embedding_norm": norm}} for norm in get_args(EmbeddingNorm)},
     "cosine, clip, ratio": {"training": COSINE},
     "untied": {"model": {"tied": False}, "training": COSINE},
     "modern": {"model": NANOCHAT, "training": COSINE},

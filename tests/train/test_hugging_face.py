@@ -3,6 +3,7 @@ GPT-2 is exported as a folder that they load."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,6 +13,7 @@ from lib.config.io import run_folder
 from lib.config.yaml import ConfigError, UserError
 from lib.data.text import Corpus
 from lib.train.checkpoint import read_finished
+from lib.train.evaluate import score
 from lib.train.hugging_face import config_json, export
 from lib.train.model import GPT, KVCache
 from tests.conftest import TINY
@@ -84,6 +86,18 @@ def test_nanochats_logits_gradients_and_cache_are_ours(
     with torch.no_grad():
         parts = [model(ids[:, a:b], cache) for a, b in ((0, 40), (40, 41), (41, 100))]
     torch.testing.assert_close(torch.cat(parts, 1), gradients[1][0], rtol=0, atol=1e-4)
+
+
+def test_scores_are_hugging_faces_losses_window_by_window(corpus: Corpus, tmp_path: Path) -> None:
+    model = varied(corpus, block_size=16)
+    peer = as_loaded(model, corpus.vocab_size, tmp_path)
+    text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
+    expected = []
+    for start in range(0, len(text) - 1, 16):
+        window = text[start : start + 17]
+        logits = peer(window[None, :-1]).logits[0]
+        expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
+    np.testing.assert_allclose(score(model, text, 2).columns["nll"], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_with_a_power_of_two_sixty_steps_are_equal_to_the_bit(
 @pytest.mark.parametrize("variant", ["scale", "layernorm", "rmsnorm"])
 @pytest.mark.parametrize("rms", [0.1, 3.0])
 def test_the_stream_begins_at_the_rms_that_is_asked_for(variant: str, rms: float) -> None:
-    model = gpt(n_embd=512, embedding_norm=variant, embedding_rms=rms)
+    model = gpt(n_layer=1, n_embd=512, embedding_norm=variant, embedding_rms=rms)
     stream = model.transformer.embed(torch.arange(64)[None])
     assert float(stream.square().mean().sqrt()) == pytest.approx(rms, rel=0.01)
 

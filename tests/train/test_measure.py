@@ -1,3 +1,4 @@
+import math
 from copy import copy
 from pathlib import Path
 
@@ -5,24 +6,34 @@ import numpy as np
 import pytest
 
 from lib.config.io import read_json, run_folder
+from lib.config.metrics import MEASURES
 from lib.config.schema import RunConfig
+from lib.config.study import Study
 from lib.data.suite import INSTALL
-from lib.data.text import Corpus
-from lib.train.evaluate import Measurement, measure, score
+from lib.data.text import Corpus, load_corpus
+from lib.results import measures_of, read_raw
+from lib.train.evaluate import Measurement, measure, score, write_result
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, beginning, change
 from tests.train.samples import finished_study, train
 
+SLOW = pytest.mark.slow
 
-@pytest.fixture(scope="module")
-def config() -> RunConfig:
-    wider = change(RunConfig.model_validate(TINY), "model", block_size=48)  # some tasks fit in it
+
+@pytest.fixture(scope="module", params=["characters", pytest.param("bpe-512", marks=SLOW)])
+def config(request: pytest.FixtureRequest) -> RunConfig:
+    content = TINY | {"corpus": TINY["corpus"] | {"tokenizer": request.param}}
+    wider = change(RunConfig.model_validate(content), "model", block_size=48)  # tasks fit in it
     return change(wider, "evaluation", items_per_task=50)
 
 
 @pytest.fixture(scope="module")
-def corpus(corpus: Corpus) -> Corpus:
-    return beginning(corpus)
+def corpus(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    kept = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.tokens.output_root", lambda: kept)
+        whole = load_corpus(config.corpus)
+    return beginning(whole, 4_000 if config.corpus.tokenizer == "characters" else 16_000)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +77,30 @@ def test_everything_is_measured_and_timed(
     assert list(measured.seconds) == parts
     assert min(measured.seconds.values()) > 0
     assert measured.notes == []
+
+
+def test_a_study_ends_in_a_result_with_every_measure(
+    config: RunConfig, corpus: Corpus, trained: Trainer, measured: Measurement, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each follows from the raw tables; bits count all characters but those of the first token."""
+    monkeypatch.setattr("lib.train.evaluate.run_folder", lambda *_: tmp_path)
+    study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [0]})
+    result = write_result(study, study.arm("baseline"), trained, measured)
+    expected = {name for name in MEASURES if "per_second" not in name}
+    # Of several runs, and of a device whose peak is known.
+    expected -= {"unstable", "plateau", "harmful", "model_flop_utilisation"}
+    assert expected <= {*result.measures, *result.throughput}
+    del result.measures["macro_accuracy_few_shot"]  # in characters its prompts do not fit
+    assert all(math.isfinite(value) for value in result.measures.values())
+    assert result.provenance["trained"]["tokenizer_sha256"] == corpus.tokenizer.sha256
+    for name, value in measures_of(read_raw(tmp_path)).items():
+        if name != "macro_accuracy_few_shot":
+            assert result.measures[name] == pytest.approx(value, rel=1e-12)
+    assert result.references["uniform_loss"] == pytest.approx(math.log(corpus.vocab_size))
+    characters = len(corpus.decode(corpus.heldout[1:]))
+    bits = result.measures["loss"] * (len(corpus.heldout) - 1) / math.log(2) / characters
+    assert result.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
 
 
 def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
-"""A task of one's own, with the schema of sciq, from a local file: each answer is checked by a
-forward pass of its own."""
+"""A task of one's own, from a local file: each answer is checked by a forward pass of its own."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,41 +12,22 @@ from lib.config.study import Study
 from lib.results import read_raw
 from lib.train import lm_eval as harness
 from lib.train.checkpoint import read_finished
-from tests.train.samples import direct, finished_study
+from tests.train.samples import direct, finished_study, own_task
 
 pytestmark = pytest.mark.slow
 WORDS = ["ocean", "metal", "birds", "water", "light", "cells", "three", "stone", "rains", "seven"]
-CHOICES = ("distractor1", "distractor2", "distractor3", "correct_answer")
-QUESTIONS = [
-    dict(zip(CHOICES, (WORDS[(n + k * k) % len(WORDS)] for k in range(4)), strict=True))
-    | {"question": f"What is {n}?", "support": f"Number {n}."}
+QUESTIONS = {
+    f"Number {n}.\nQuestion: What is {n}?\nAnswer:": [WORDS[(n + k * k) % 10] for k in range(4)]
     for n in range(12)
-]
-TASK = """\
-task: own_sciq
-dataset_path: json
-dataset_kwargs: {data_files: {test: items.jsonl}}
-output_type: multiple_choice
-test_split: test
-doc_to_text: "{{support}}\\nQuestion: {{question}}\\nAnswer:"
-doc_to_target: 3
-doc_to_choice: "{{[distractor1, distractor2, distractor3, correct_answer]}}"
-metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
-"""
-ASKED = {"tasks": ["own_sciq"], "include_path": "tasks/own"}
+}
+ASKED = {"tasks": ["own"], "include_path": "tasks/own"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A repository with the task two folders below its top and its data beside it, in which the
-    harness's own are not indexed, for speed."""
+    """A repository with the task two folders below its top and its data beside it."""
     root = tmp_path_factory.mktemp("root")
-    folder = root / "tasks/own/science"
-    folder.mkdir(parents=True)
-    (folder / "sciq.yaml").write_text(TASK, "utf-8")
-    lines = [json.dumps(question) for question in QUESTIONS]
-    (folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
-    manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
+    manager = own_task(root / "tasks/own", "science", QUESTIONS, "mean")
     with pytest.MonkeyPatch.context() as patch:
         for module in ("lib.results", "lib.config.code"):
             patch.setattr(f"{module}.tasks_hash", lambda _: "a" * 64)
@@ -87,10 +66,8 @@ def test_an_edited_data_file_is_read_anew_whatever_its_time(study: Study, root: 
 def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:
     """The likeliest answer to each question, by a forward pass for each."""
     (_, corpus, model), found = read_finished(study.name, arm, seed), []
-    for question in QUESTIONS:
-        text = f"{question['support']}\nQuestion: {question['question']}\nAnswer:"
-        answers = [f" {question[name]}" for name in CHOICES]
-        found.append(int(np.argmax([direct(model, corpus, text, a)[0] for a in answers])))
+    for text, choices in QUESTIONS.items():
+        found.append(int(np.argmax([direct(model, corpus, text, f" {c}")[0] for c in choices])))
     return found
 
 
@@ -101,9 +78,9 @@ def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Stu
             items, choices = read_raw(folder)["stock_items"], choices_by_hand(study, arm.id, seed)
             assert items["item"].tolist() == list(range(len(QUESTIONS)))
             assert items["choice"].tolist() == choices
-            assert items["correct"].tolist() == [choice == 3 for choice in choices]
+            assert items["correct"].tolist() == [choice == 0 for choice in choices]
             result, *_ = read_finished(study.name, arm.id, seed)
-            accuracy = np.mean([choice == 3 for choice in choices])
-            assert result.measures["own_sciq.acc"] == pytest.approx(accuracy)
+            accuracy = np.mean([choice == 0 for choice in choices])
+            assert result.measures["own.acc"] == pytest.approx(accuracy)
             assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
             assert result.files["stock_items.parquet"]

@@ -1,7 +1,6 @@
 """The harness's own tasks, on small data of their schema, asked of our model and of its twin in
 Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same answers."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from lib.data.text import Corpus, load_corpus
 from lib.train import lm_eval as harness
 from lib.train.lm_eval import TokenLM, evaluate_tasks, require_tasks
 from lib.train.model import GPT
+from tests.conftest import refused
 from tests.train.samples import as_loaded, make_model
 
 pytestmark = pytest.mark.slow
@@ -235,10 +235,8 @@ def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(
     task: str, measure: str, message: str
 ) -> None:
     require_tasks(EvaluationConfig(tasks=["pair"], shots=[0, 1]), ["piqa.acc@1", "arc_easy.acc@0"])
-    with pytest.raises(ConfigError) as error:
-        require_tasks(EvaluationConfig(tasks=[task], shots=[0, 1]), [measure] if measure else [])
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
+    asked = EvaluationConfig(tasks=[task], shots=[0, 1])
+    assert refused(require_tasks, asked, [measure] if measure else []).startswith(message)
 
 
 def test_a_task_without_a_share_of_right_choices_has_no_answers(model: GPT, corpus: Corpus) -> None:
@@ -267,10 +265,9 @@ def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
 ) -> None:
     config = EvaluationConfig(tasks=[task], shots=[0, shots] if shots else [0])
     arms = [TokenLM(make_model(corpus, block_size=n), corpus) for n in (384, block_size)]
-    with pytest.raises(ConfigError, match=re.escape(said)) as error:
-        require_tasks(config, adapters=arms)
-    assert str(error.value).startswith(f"evaluation.tasks: {task}, {shots}-shot: ")
-    assert "\n" not in str(error.value)
+    found = refused(require_tasks, config, adapters=arms)
+    assert found.startswith(f"evaluation.tasks: {task}, {shots}-shot: ")
+    assert said in found
 
 
 def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(
