@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lm_eval.tasks import TaskManager
 
 from lib.config.schema import CorpusConfig
 from lib.data import suite as suite_of
@@ -232,6 +231,8 @@ def test_a_suite_is_written_once_and_another_text_or_size_has_another(
 def test_the_suite_is_written_for_the_harness(
     corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from lm_eval.tasks import TaskManager  # seconds
+
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
     folder, described = prepare_suite(corpus, 50, 128, tmp_path)
     assert (described["hash"], described["left_out"]) == (suite.hash, suite.left_out)

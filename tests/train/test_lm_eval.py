@@ -1,11 +1,10 @@
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lm_eval.api.instance import Instance
 from sklearn.metrics import brier_score_loss
 
 from lib.config.schema import EmbeddingNorm
@@ -39,7 +38,9 @@ def result(model: GPT, corpus: Corpus, folder: Path) -> Result:
     return evaluate_suite(model, corpus, folder)
 
 
-def request(context: str, continuation: str, number: int = 0) -> Instance:
+def request(context: str, continuation: str, number: int = 0) -> Any:
+    from lm_eval.api.instance import Instance  # seconds
+
     return Instance("loglikelihood", {}, (context, continuation), 0, ("task", number, 1))
 
 

@@ -54,9 +54,9 @@ def counted(step: Callable[[], object]) -> Counted:
 def test_a_step_sends_few_operations_and_waits_for_none(
     clip: float | None, corpus: Corpus, tmp_path: Path
 ) -> None:
-    """The model of `final`, a whole batch at once, as on a GPU."""
-    config = change(load_study("final").arm("none").config, "machine", micro_batch_size=16)
-    config = change(config, "training", gradient_clip=clip)
+    """The model of `final`, a whole batch at once, as on a GPU; its size is no matter."""
+    config = change(load_study("final").arm("none").config, "machine", micro_batch_size=1)
+    config = change(config, "training", batch_size=1, gradient_clip=clip)
     run = Trainer(config, corpus, begun(config, corpus), tmp_path)
     run.training_step()  # which makes AdamW's state
     of_step = counted(run.training_step)
