@@ -184,13 +184,18 @@ def test_a_study_begun_on_another_device_is_not_continued(
             assert f": set machine.device: {device}, or delete smoke" in str(error.value)
 
 
+WHOLE = [
+    {},
+    {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
+    {"optimizer": "muon", "n_embd": 256},
+]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        *({}, {"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
-        *({"precision": "bf16"} | more for more in ({}, {"mlp_ratio": 2, "n_layer": 1})),
-        {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
-        {"optimizer": "muon", "n_embd": 256},
+        *({"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
+        *({"precision": name} | fields for name in ("fp32", "bf16") for fields in WHOLE),
     ],
     ids=str,
 )
@@ -231,7 +236,7 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields: dict[str, Any]) -
 def test_the_cost_of_a_study_is_counted_and_measured(
     tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "trial", lambda arm: (0.5, 0.1, 2.0))
+    monkeypatch.setattr(check, "trial", lambda arm: (0.5, 10.0, 2.0))
     monkeypatch.setattr(check, "cores", lambda: 2)
     monkeypatch.setattr(check, "gpus", lambda *_: [])
     lines = list(estimate(tiny_study, None, None))
@@ -244,7 +249,7 @@ def test_the_cost_of_a_study_is_counted_and_measured(
     assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
     assert lines[1].split() == ["parameters", f"{size.parameters:,}"]
     # 12 steps, four points of the curve and the rest; four runs, two at a time.
-    assert re.search(r"500\.0 ms a step, 8 s a run,\n +17 s in all, 2 side", "\n".join(lines))
+    assert re.search(r"500\.0 ms a step, 48 s a run,\n +0:01:36 in all, 2 s", "\n".join(lines))
     assert lines[-2].startswith("Power takes a plan")
     (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
     assert row == "warning: 2 seeds are too few for layernorm"
