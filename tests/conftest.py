@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 import venv
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,13 @@ TINY = {
 
 
 @pytest.fixture(scope="session")
-def corpus() -> Corpus:
+def corpus():
     """The synthetic text, with a sliver of its training part."""
     return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _soon_done() -> Iterator[None]:
+def _soon_done():
     """Count a text once, however many suites are made of it, and leave the collector to itself,
     which statsmodels calls at every Holm: both take longer than the rest."""
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def _soon_done() -> Iterator[None]:
 
 
 @pytest.fixture
-def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def float64(monkeypatch):
     """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)  # else refused
@@ -92,13 +92,13 @@ def beginning(corpus: Corpus, characters: int = 4000) -> Corpus:
 
 
 @pytest.fixture
-def tiny() -> RunConfig:
+def tiny():
     """A run of a second or so."""
     return RunConfig.model_validate(TINY)
 
 
 @pytest.fixture
-def tiny_study() -> Study:
+def tiny_study():
     """Two arms × two seeds of the tiny run."""
     factors = {"model.embedding_norm": ["none", "layernorm"]}
     return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
@@ -203,7 +203,7 @@ class Tree:
 
 
 @pytest.fixture(scope="session")
-def smoke_tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
+def smoke_tree(tmp_path_factory):
     """A copied tree in which the README's smoke command has been run, and what that printed."""
     tree = Tree(tmp_path_factory.mktemp("smoke") / "embedding-norm")
     readme = (ROOT / "README.md").read_text("utf-8")

@@ -6,12 +6,7 @@ from lib.config.study import Arm, Study
 from lib.results import RunResult, identity_fields
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
-REFERENCES = {
-    "uniform_loss": 4.2,
-    "unigram_loss": 3.35,
-    "bigram_loss": 2.5,
-    "unigram_entropy": 3.3,
-}
+REFERENCES = {"uniform_loss": 4.2, "unigram_loss": 3.35, "bigram_loss": 2.5, "unigram_entropy": 3.3}
 MACHINE = {
     **{"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2},
     "platform": "Linux x86_64",

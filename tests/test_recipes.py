@@ -72,14 +72,12 @@ def keys(root: Path) -> dict[str, str]:
     return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 
 
-def test_there_is_a_recipe_for_each_thing() -> None:
+def test_there_is_a_recipe_for_each_thing():
     assert set(RECIPES) == set(CHANGED)
 
 
 @pytest.mark.slow
-def test_recipes_touch_the_files_and_keys_that_they_say_and_what_they_touch_still_passes(
-    tmp_path: Path,
-) -> None:
+def test_recipes_touch_the_files_and_keys_that_they_say_and_what_they_touch_still_passes(tmp_path):
     root = tmp_path / "copy"
     copy_repository(root)
     shutil.copytree(ROOT / "papers", root / "papers", ignore=shutil.ignore_patterns("record"))

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +9,6 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from lib.config.metrics import MEASURES
-from lib.config.study import Study
 from lib.record.archive import Record
 from lib.results import (
     BINNINGS,
@@ -58,7 +55,7 @@ def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:
     return raw | {"positions": positions, "items": items}
 
 
-def test_measures_follow_from_the_sums() -> None:
+def test_measures_follow_from_the_sums():
     columns = scores(1000)
     measures = measures_of(raw_of(columns, dev=499))
     truth, guess = columns["correct"], np.ones(1000, bool)
@@ -82,15 +79,13 @@ def test_measures_follow_from_the_sums() -> None:
     assert measures_of(raw_of(too_large, dev=499))["perplexity"] == math.inf
 
 
-def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_own() -> None:
+def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_own():
     assert set(measures_of(raw_of(scores(100), dev=50))) <= set(MEASURES)
     assert len({m.label for m in MEASURES.values()}) == len(MEASURES)
 
 
 @pytest.mark.parametrize(("n", "dev", "length"), [(1000, 499, 16), (111_539, 55_769, 128)])
-def test_no_window_reaches_over_the_boundary_and_all_are_summed(
-    n: int, dev: int, length: int
-) -> None:
+def test_no_window_reaches_over_the_boundary_and_all_are_summed(n, dev, length):
     table = window_table(scores(n), dev, length)
     assert dev in set(table["start"])
     assert table["n"].sum() == n
@@ -99,7 +94,7 @@ def test_no_window_reaches_over_the_boundary_and_all_are_summed(
     assert table["nll"].sum() == pytest.approx(scores(n)["nll"].sum(), rel=1e-12)
 
 
-def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
+def test_files_keep_every_bit_and_are_small(tmp_path):
     raw = raw_of(scores(111_539), dev=55_769)
     sizes = [write_raw(tmp_path, name, table).stat().st_size for name, table in raw.items()]
     for name, table in read_raw(tmp_path).items():
@@ -107,7 +102,7 @@ def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
     assert sum(sizes) < 7_000
 
 
-def test_a_diverged_run_has_files_and_no_measures(tmp_path: Path) -> None:
+def test_a_diverged_run_has_files_and_no_measures(tmp_path):
     none = dict.fromkeys(("windows", "bins", "positions", "items"), pd.DataFrame())
     raw = raw_of(scores(100), 50) | none
     for name, table in raw.items():
@@ -115,9 +110,7 @@ def test_a_diverged_run_has_files_and_no_measures(tmp_path: Path) -> None:
     assert measures_of(read_raw(tmp_path)) == {}
 
 
-def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(
-    tiny_study: Study,
-) -> None:
+def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(tiny_study):
     result = sample_runs(tiny_study)[0]
     shown = result._repr_mimebundle_()
     assert shown["application/json"]["measures"] == result.measures
@@ -129,7 +122,7 @@ def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(
         assert attested(changed)["sha256"] != attested(written)["sha256"]
 
 
-def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
+def test_rows_of_a_table_have_none_where_json_has_no_number():
     table = pd.DataFrame(
         {"n": [1, 2, 3], "loss": [0.1 + 0.2, math.inf, math.nan], "x": ["a", None, ""]}
     )
@@ -153,14 +146,12 @@ def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
          "trained 2026-11-21 12:00:00 UTC by commit cccccccccccc"),
     ],
 )  # fmt: skip
-def test_history_says_when_and_by_what(
-    trained: dict[str, Any], executed: dict[str, Any], sentence: str
-) -> None:
+def test_history_says_when_and_by_what(trained, executed, sentence):
     assert history({"trained": TRAINED | trained, "executed": EXECUTED | executed}) == sentence
 
 
 @pytest.mark.parametrize("study", ["final", "turn"])  # the oldest format that is kept, and a late
-def test_recorded_results_are_readable(study: str) -> None:
+def test_recorded_results_are_readable(study):
     for run in Record(study).runs:
         result = RunResult.model_validate(run)
         assert {"plan", "commit", "clean", "device", "threads", "precision"} <= set(result.origin)

@@ -54,7 +54,7 @@ def written(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_the_library_and_the_tests_grow_by_no_line() -> None:
+def test_the_library_and_the_tests_grow_by_no_line():
     """The promise is 7,000 lines of code in 60 files, and 9,500 of tests; these bounds are what is
     reached: whoever raises one says for which feature."""
     files = tracked("lib/*.py")
@@ -63,7 +63,7 @@ def test_the_library_and_the_tests_grow_by_no_line() -> None:
     assert total(tracked("tests/*.py")) <= 10_470
 
 
-def test_no_code_moves_elsewhere_to_meet_a_number() -> None:
+def test_no_code_moves_elsewhere_to_meet_a_number():
     for notebook in tracked("notebooks/*.py"):
         assert lines_of_code(notebook) < 60, notebook.name
     assert len(written(ROOT / "notebooks" / "Snakefile")) <= 90
@@ -71,7 +71,7 @@ def test_no_code_moves_elsewhere_to_meet_a_number() -> None:
     assert sum(len(written(path)) for path in tracked("papers/*/templates/**")) <= 900
 
 
-def test_lines_are_not_packed_to_meet_a_number() -> None:
+def test_lines_are_not_packed_to_meet_a_number():
     files = tracked("lib/*.py")
     trees = [ast.parse(path.read_text("utf-8")) for path in files]
     assert sum(1 for tree in trees for _ in ast.walk(tree)) / total(files) <= NODES_PER_LINE

@@ -11,7 +11,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +102,7 @@ def timed(steps: dict[str, Step], ours: Collection[str]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_is_at_least_as_fast_as_its_peers(name: str, tmp_path: Path) -> None:
+def test_a_step_is_at_least_as_fast_as_its_peers(name, tmp_path):
     config = configured(name)
     if DEVICE == "cpu" and name != "final":
         pytest.skip("takes a minute a step on a CPU")

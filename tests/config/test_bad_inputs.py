@@ -2,12 +2,10 @@
 traceback, which names the field, the value found, what is allowed, and the remedy."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from lib.config.study import Study, load_study, scratch
+from lib.config.study import load_study, scratch
 from lib.config.yaml import ConfigError
 from tests.conftest import refused
 
@@ -239,11 +237,8 @@ BAD = [
 FILES = [*WHOLE, *((MINIMAL + text, f": {said}") for text, said in ADDED), *((t, "") for t in BAD)]
 
 
-Load = Callable[[str | bytes], Study]
-
-
 @pytest.mark.parametrize(("content", "said"), FILES, ids=range(len(FILES)))
-def test_a_bad_file_is_refused_in_one_line(content: str | bytes, said: str, load: Load) -> None:
+def test_a_bad_file_is_refused_in_one_line(content, said, load):
     message = refused(load, content)
     assert re.match(".*".join(map(re.escape, f"little.yaml{said}".split("…"))), message)
     assert not said or ("did you mean" in message) == ("did you mean" in said)
@@ -252,14 +247,14 @@ def test_a_bad_file_is_refused_in_one_line(content: str | bytes, said: str, load
 
 @pytest.mark.parametrize("value", ["0", "0.0", "false", "off", "none"])
 @pytest.mark.parametrize("field", ["model: {logit_softcap", "training: {gradient_clip"])
-def test_what_switches_a_field_off_is_said(field: str, value: str, load: Load) -> None:
+def test_what_switches_a_field_off_is_said(field, value, load):
     with pytest.raises(ConfigError, match=r"for none, write null$"):
         load(f"{MINIMAL}{field}: {value}}}")
     load(f"{MINIMAL}{field}: null}}")
 
 
 @pytest.mark.parametrize("field", ["machine: {threads: 0}", "evaluation: {items_per_task: none}"])
-def test_null_is_named_for_no_field_that_has_another_word_for_it(field: str, load: Load) -> None:
+def test_null_is_named_for_no_field_that_has_another_word_for_it(field, load):
     with pytest.raises(ConfigError, match=r"^((?!write null).)*$"):
         load(MINIMAL + field)
 
@@ -267,13 +262,13 @@ def test_null_is_named_for_no_field_that_has_another_word_for_it(field: str, loa
 @pytest.mark.parametrize(
     "value", [None, 3, 0.0, True, float("nan"), "", " ", "\n", b"little", [], ["x"], {"name": "x"}]
 )
-def test_what_names_no_study_is_refused_whatever_it_is(value: Any) -> None:
+def test_what_names_no_study_is_refused_whatever_it_is(value):
     remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
     assert refused(load_study, value) == f"study: {value!r} names none; {remedy}"
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + ".yaml"])
-def test_a_name_longer_than_a_file_may_have_is_refused(name: str) -> None:
+def test_a_name_longer_than_a_file_may_have_is_refused(name):
     with pytest.raises(ConfigError, match=r"^study: 'x{27}\.{3}.* is unknown; there are "):
         load_study(name)
 
@@ -281,14 +276,14 @@ def test_a_name_longer_than_a_file_may_have_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, 3, True, b"none", [], ["none"], {}, "x" * 5000, "a\u2028b"]
 )
-def test_what_names_no_arm_is_refused_whatever_it_is(value: Any) -> None:
+def test_what_names_no_arm_is_refused_whatever_it_is(value):
     message = refused(load_study("final").arm, value)
     assert re.match(r"arm: .{1,80} is unknown; (there are none|did you mean 'none')", message)
     assert message.endswith("in study 'final'")
 
 
 @pytest.mark.parametrize("value", [None, 0.0, True, False, "0", b"0", [0], {}, float("nan"), -1, 9])
-def test_only_a_whole_number_is_a_seed(value: Any) -> None:
+def test_only_a_whole_number_is_a_seed(value):
     assert load_study("final").require_seed(0) == 0
     said = f"seed: {value!r} is not in study 'final'; it has [0, 1, 2, 3, 4]"
     assert refused(load_study("final").require_seed, value) == said
@@ -309,7 +304,7 @@ def test_only_a_whole_number_is_a_seed(value: Any) -> None:
         ({"training.beta1": None}, "training.beta1: None is not allowed. Input should"),
     ],
 )  # fmt: skip
-def test_changes_that_cannot_be_made_are_refused_whatever_they_are(changes: Any, said: str) -> None:
+def test_changes_that_cannot_be_made_are_refused_whatever_they_are(changes, said):
     study = load_study("final")
     message = refused(scratch, study, study.arm("none"), changes)
     assert message.startswith(f"changes: {said}")

@@ -24,13 +24,12 @@ from lib.config.code import (
 )
 from lib.config.io import ROOT
 from lib.config.yaml import ConfigError
-from tests.config.samples import Parameters
 
 TRAIN, MEASURE = "train", "measure"
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tree(tmp_path, monkeypatch):
     """A copy of what the keys are of."""
     top = tmp_path / "copy"
     shutil.copytree(ROOT / "lib", top / "lib", ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,17 +65,13 @@ def append(file: Path, text: str = "# a comment\n") -> None:
         *((f"lib/{name}", set()) for name in ("README.md", "sweep/sweep.py")),
     ],
 )
-def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(
-    file: str, changed: set[str], tree: Path
-) -> None:
+def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(file, changed, tree):
     before = keys()
     append(tree / file)
     assert {name for name, key in keys().items() if key != before[name]} == changed
 
 
-def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_result(
-    tree: Path,
-) -> None:
+def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_result(tree):
     notebook = tree / "notebooks" / "02_train.ipynb"
     content = json.loads(notebook.read_text("utf-8"))
     sources = ["".join(cell["source"]) for cell in content["cells"]]
@@ -95,7 +90,7 @@ def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_re
         assert changed == (expected if is_code and not asks else set()), text
 
 
-def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree: Path) -> None:
+def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
     before = keys()
     for file in tree.rglob("*.py"):
         file.touch()
@@ -106,10 +101,8 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree: Path) -> None:
     assert git_state() == {"commit": "a" * 40, "clean": None}
 
 
-def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
-    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def state() -> dict[str, object]:
+def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, monkeypatch):
+    def state():
         git_state.cache_clear()
         return git_state()
 
@@ -149,10 +142,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
         "GIT_CONFIG_COUNT",
     ],
 )
-def test_no_setting_of_git_hides_a_change(
-    hidden: str, parameters: Parameters, tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_no_setting_of_git_hides_a_change(hidden, parameters, tmp_path_factory, monkeypatch):
     """Neither of a file that git knows nor of a new one; nor does it name another commit."""
     home, old = tmp_path_factory.mktemp("home"), parameters.top / "lib" / "old.py"
     monkeypatch.setenv("HOME", str(home))
@@ -182,9 +172,7 @@ HOSTILE = ("PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX", "PYTHONIOEN
            "MATPLOTLIBRC", "MPLCONFIGDIR", "GIT_DIR", "JUPYTER_CONFIG_PATH")  # fmt: skip
 
 
-def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(monkeypatch, tmp_path):
     asked = {"https_proxy": "http://proxy", "SSL_CERT_FILE": "/cert", "CUDA_VISIBLE_DEVICES": "1",
              "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring"}  # fmt: skip
     fixed = {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(ROOT)}
@@ -208,7 +196,7 @@ def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(
 
 
 @pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH", "read-only"])
-def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> None:
+def test_no_compiled_file_runs_in_place_of_its_source(mode, tree):
     """Though its time and size, by which Python takes it for its source's, are the same."""
     source, first = tree / "lib" / "probe.py", "import py_compile\n" if mode == "read-only" else ""
     first += "def refuse(*_, **__): raise PermissionError\npy_compile.compile = refuse\n"
@@ -224,8 +212,8 @@ def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> 
 
 
 def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     allowed = tmp_path / "allowed-tasks.txt"
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr(code, "corpus_places", lambda name: [tmp_path / name])

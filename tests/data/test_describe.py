@@ -5,7 +5,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,16 +22,14 @@ from lib.data.describe import (
     suites_of,
     token_class_table,
 )
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import load_corpus
 from lib.data.tokens import TOKEN_CLASSES
 from lib.stats.tables import repetitions
 from tests.conftest import TINY
-from tests.data.conftest import FromText, nine_to_one
+from tests.data.conftest import nine_to_one
 
 
-def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
-    from_text: FromText,
-) -> None:
+def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(from_text):
     table = token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
     assert list(table.index) == list(TOKEN_CLASSES)
     train = {"alphabetic": 120, "numeric": 60, "punctuation": 60, "whitespace": 120}
@@ -49,9 +46,7 @@ TRAIN_LINES = "the cat sat\n\na new line, is here\n"
 
 
 @pytest.mark.parametrize(("gram", "long_lines"), [(4, 2 / 3), (11, 2 / 3), (12, 0.0), (16, None)])
-def test_duplication_agrees_with_a_search_by_hand(
-    from_text: FromText, gram: int, long_lines: float | None
-) -> None:
+def test_duplication_agrees_with_a_search_by_hand(from_text, gram, long_lines):
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
     train = corpus.decode(corpus.train)
     windows = [HELD_OUT_LINES[i : i + gram] for i in range(len(HELD_OUT_LINES) - gram + 1)]
@@ -64,9 +59,7 @@ def test_duplication_agrees_with_a_search_by_hand(
     assert 0 < found < 1
 
 
-def test_duplication_is_sought_in_the_fraction_that_is_trained_on(
-    from_text: FromText, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, monkeypatch):
     text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
     assert duplication_report(from_text(text), gram=5).eq(1.0).all()
     assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
@@ -77,8 +70,8 @@ def test_duplication_is_sought_in_the_fraction_that_is_trained_on(
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
 @pytest.mark.parametrize("most", [7, 2**24])
 def test_held_out_passages_that_stand_in_training_are_counted(
-    tokenizer: str, most: int, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tokenizer, most, tmp_path, kept, monkeypatch
+):
     """Documents, whatever white space is around them, and lines of a text without blank lines."""
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
     documents = [f"document {number:04}" for number in range(200)]
@@ -99,9 +92,7 @@ def test_held_out_passages_that_stand_in_training_are_counted(
             assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
-def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
-    from_text: FromText, kept: Path
-) -> None:
+def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(from_text, kept):
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
     summary = corpus_summary(corpus)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
@@ -130,7 +121,7 @@ def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
     assert summary["tokenizer_sha256"] == in_bytes.tokenizer.sha256
 
 
-def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("A line of text.\n\n" * 100, "utf-8")
     levels = {"model.embedding_norm": ["none", "layernorm"], "corpus.fraction": [1.0, 0.5]}
@@ -148,7 +139,7 @@ def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: 
     assert list(table["characters in the training part"][str(own)]) == [1530, 1530]
 
 
-def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
+def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name():
     one, suite = {"a": {"train": 9}}, {"a-16": {"hash": "f"}}
     assert data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
     two = one | {"b": {"train": 5}}
@@ -156,7 +147,7 @@ def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path: Path) -> None:
+def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path):
     long = {"model.block_size": 64, "training.batch_size": 1}
     fractions = {"less": 0.02, "more": 0.03}
     arms = [{"name": n, "levels": {"corpus.fraction": f, **long}} for n, f in fractions.items()]
@@ -172,9 +163,7 @@ def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_
 
 
 @pytest.mark.parametrize(("tokenizer", "times"), [("characters", 65_000), ("bytes", 40)])
-def test_losses_follow_from_counts_by_hand(
-    tokenizer: str, times: int, from_text: FromText, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_follow_from_counts_by_hand(tokenizer, times, from_text, kept, monkeypatch):
     tiny = from_text("abcab\n\nbca abc cab\n" * times, tokenizer=tokenizer)
     found, n = references(tiny, 8), tiny.vocab_size
     train, heldout = tiny.decode(tiny.train), tiny.decode(tiny.heldout)
@@ -194,7 +183,7 @@ def test_losses_follow_from_counts_by_hand(
     assert "bigram_loss" not in references(tiny, 8)
 
 
-def test_the_references_are_those_of_the_published_runs(shakespeare: Corpus) -> None:
+def test_the_references_are_those_of_the_published_runs(shakespeare):
     assert references(shakespeare, 128) == pytest.approx(
         {
             "unigram_entropy": 3.3090842752741243,

@@ -1,21 +1,18 @@
-from collections.abc import Iterator
-
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
 @pytest.fixture
-def ax() -> Iterator[Axes]:
+def ax():
     before = dict(mpl.rcParams)
     yield Figure().add_subplot()
     assert dict(mpl.rcParams) == before  # no function touches global state
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+def shown(monkeypatch):
     """What a notebook shows."""
     shown: list[Figure] = []
     for module in ("style", "training"):

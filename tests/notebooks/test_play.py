@@ -66,9 +66,7 @@ class Player:
         threading.Thread(target=wait, daemon=True).start()
 
 
-def test_a_scratch_run_is_stopped_looked_at_and_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scratch_run_is_stopped_looked_at_and_continued(tmp_path, monkeypatch):
     for name in ("STUDY_HEADLESS", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     copy_repository(tmp_path / "home")

@@ -43,7 +43,7 @@ SUMMARY = {
 
 
 @pytest.fixture
-def paper(tmp_path: Path) -> Path:
+def paper(tmp_path):
     """A paper with one study, `long-run`, of numbers as above."""
     results = tmp_path / "results"
     results.mkdir()
@@ -78,8 +78,8 @@ def rendered(paper: Path, text: str) -> str:
     ],
 )
 def test_a_claim_that_holds_no_longer_stops_the_build_with_its_sentence(
-    paper: Path, subject: str, holds: str, flipped: str
-) -> None:
+    paper, subject, holds, flipped
+):
     text = "First.\n\n<!-- holds: {} -->\nThe layer costs.\nMore of it.\n"
     holding, turned = f"{subject} {holds}", f"{subject} {flipped}"
     assert rendered(paper, text.format(holding)) == "First.\n\nThe layer costs.\nMore of it.\n"
@@ -107,9 +107,7 @@ def test_a_claim_that_holds_no_longer_stops_the_build_with_its_sentence(
         ("<!-- holds: long_run.cost -->\nIt costs.", 1, "end it by supported"),
     ],
 )
-def test_what_cannot_be_looked_up_is_named_with_its_line(
-    paper: Path, text: str, line: int, words_of_it: str
-) -> None:
+def test_what_cannot_be_looked_up_is_named_with_its_line(paper, text, line, words_of_it):
     said = refused(rendered, paper, text)
     assert said.startswith(f"paper.md, line {line}: ")
     assert words_of_it in said
@@ -138,7 +136,7 @@ def test_what_cannot_be_looked_up_is_named_with_its_line(
         (direction(row(-0.1, -0.2, -0.001)), "lower"),
     ],
 )
-def test_numbers_are_written_as_a_reader_expects(written: str, expected: str) -> None:
+def test_numbers_are_written_as_a_reader_expects(written, expected):
     assert written == expected
 
 
@@ -167,9 +165,7 @@ def flip(claim: str) -> str:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_claim_of_the_published_texts_stops_the_build_when_it_turns(
-    tmp_path: Path, name: str
-) -> None:
+def test_every_claim_of_the_published_texts_stops_the_build_when_it_turns(tmp_path, name):
     for place in ("results", "findings.json", "studies.yaml", "published.yaml"):
         (tmp_path / place).symlink_to(PAPER / place)
     template = Template(tmp_path)
@@ -179,7 +175,7 @@ def test_every_claim_of_the_published_texts_stops_the_build_when_it_turns(
             template.render(f"{i}.md")
 
 
-def test_every_paragraph_with_a_number_says_what_it_rests_on() -> None:
+def test_every_paragraph_with_a_number_says_what_it_rests_on():
     text = (PAPER / "paper.md").read_text("utf-8").partition("# The question")[2]
     text = re.sub(r"^::: \{.*?^:::$", "", text, flags=re.MULTILINE | re.DOTALL)
     paragraphs = [p for p in text.split("\n\n") if "{{" in p and "{%" not in p]
@@ -187,7 +183,7 @@ def test_every_paragraph_with_a_number_says_what_it_rests_on() -> None:
     assert [p for p in paragraphs if "<!-- holds: " not in p] == []
 
 
-def test_no_paragraph_of_the_paper_holds_more_than_two_intervals() -> None:
+def test_no_paragraph_of_the_paper_holds_more_than_two_intervals():
     text = re.sub(r"^\|.*$", "", Template(PAPER).render("paper.md"), flags=re.MULTILINE)
     interval = re.compile(r"\[[+−]?\d[\d.]*, [+−]?\d[\d.]*\]")
     assert [p for p in text.split("\n\n") if len(interval.findall(p)) > 2] == []

@@ -3,14 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lib.config.io import ROOT
-
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def run_tiny(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -21,7 +18,7 @@ def run_tiny(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory):
     """The folder in which a tiny study was made and archived."""
     folder = tmp_path_factory.mktemp("tiny")
     done = run_tiny(folder)

@@ -163,7 +163,7 @@ UNSUMMED = (figure, manifest)
 
 
 @pytest.fixture(scope="session")
-def reports(tiny: Path) -> dict[str, Any]:
+def reports(tiny):
     """What verifying finds in each case: all cases are papers beside the honest one."""
     for case in (nothing, *CASES):
         paper = tiny / "papers" / case.__name__
@@ -178,9 +178,7 @@ def reports(tiny: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("paper", ["paper", "nothing"])
-def test_an_honest_record_is_recomputed_as_it_was_published(
-    reports: dict[str, Any], paper: str
-) -> None:
+def test_an_honest_record_is_recomputed_as_it_was_published(reports, paper):
     report = reports[paper]
     assert report["faults"] == []
     number = report["recomputed"]
@@ -195,13 +193,13 @@ def test_an_honest_record_is_recomputed_as_it_was_published(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_changed_is_named(reports: dict[str, Any], case: Callable[[Forger], None]) -> None:
+def test_what_was_changed_is_named(reports, case):
     line, *_ = reports[case.__name__]["faults"]
     assert all(part in line for part in CASES[case]), line
     assert "\n" not in line
 
 
-def test_records_in_one_file_are_read_and_recomputed() -> None:
+def test_records_in_one_file_are_read_and_recomputed():
     for study, runs in (("modern-gpu", 6), ("modern", 24)):  # of one, notebooks lie beside the zip
         report = verify_record(Record(study), lambda *_: None)
         assert report.faults == []
@@ -210,7 +208,7 @@ def test_records_in_one_file_are_read_and_recomputed() -> None:
         assert "03_analysis.ipynb" in Record(study).files
 
 
-def test_numbers_agree_to_a_billionth() -> None:
+def test_numbers_agree_to_a_billionth():
     assert not [*differences({"a": [1.0, None]}, {"a": [1.0 + 1e-10, None]})]
     assert [*differences({"a": [1.0]}, {"a": [1.0 + 1e-8]})] == [("a", "1.0", "1.00000001")]
     assert [*differences({"a": 1}, {"a": 1, "b": 2})] == [("b", "None", "2")]
@@ -220,9 +218,7 @@ def test_numbers_agree_to_a_billionth() -> None:
     assert dict(report.published) == {"t.old": 1, "reason": 1}
 
 
-def test_what_git_cannot_tell_is_one_line_and_no_fault(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_git_cannot_tell_is_one_line_and_no_fault(monkeypatch, capsys):
     monkeypatch.setattr("lib.config.preregistration.is_checkout", lambda: False)
     assert verify(["modern", "modern-gpu", "trained"], begin_again) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "UNVERIFIED" in line)
@@ -232,7 +228,7 @@ def test_what_git_cannot_tell_is_one_line_and_no_fault(
     assert line.startswith(said)
 
 
-def test_every_fault_is_printed_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_printed_and_counted(capsys):
     assert verify(["nowhere", "neither"], begin_again) == 2
     said = capsys.readouterr().out
     assert ["error: nowhere: " in said, "error: neither: " in said] == [True, True]

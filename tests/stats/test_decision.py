@@ -102,13 +102,11 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
         ({}, {"spiky": ("none",), "high": "layernorm"}, ("undecided", "stability")),
     ],
 )  # fmt: skip
-def test_a_decision_follows_the_three_criteria(
-    content: dict[str, Any], made: dict[str, Any], outcome: tuple[str, str]
-) -> None:
+def test_a_decision_follows_the_three_criteria(content, made, outcome):
     assert decided(plan(**content), **made) == outcome
 
 
-def test_nothing_is_decided_where_a_plan_asks_for_no_stability() -> None:
+def test_nothing_is_decided_where_a_plan_asks_for_no_stability():
     runs = runs_of(design(factors=NORMS), lambda arm, seed: 2.0)
     shares = pd.DataFrame({"arm": ["none", "layernorm"], "share": np.nan})
     for asked in (plan(instability=None), plan(hypotheses={"harm": HARM})):

@@ -39,7 +39,7 @@ def undefined(result: dict[str, float]) -> set[str]:
 
 
 @pytest.fixture
-def pairs() -> tuple[np.ndarray, np.ndarray]:
+def pairs():
     baseline = rng(1).normal(20.0, 0.8, size=7)
     return baseline, baseline + rng(2).normal(-0.5, 0.4, size=7)
 
@@ -231,7 +231,7 @@ def test_beyond_enumeration_random_signs_come_near():
 
 
 @pytest.fixture
-def runs() -> pd.DataFrame:
+def runs():
     generator = rng(4)
     rows = [
         {"arm": f"{norm},{std}", "baseline": f"none,{std}", "seed": seed}
@@ -268,7 +268,7 @@ def test_same_seed_same_table_another_seed_another_and_numpys_global_state_is_le
     assert all(np.array_equal(a, b) for a, b in zip(before, np.random.get_state(), strict=True))
 
 
-def test_a_row_gets_the_paired_t_test_of_its_two_arms() -> None:
+def test_a_row_gets_the_paired_t_test_of_its_two_arms():
     deltas = [0.1, 0.2, 0.4, 0.9]
     runs = runs_of(two_arms(4), lambda arm, seed: 2.0 + (arm.id == "layernorm") * deltas[seed])
     runs.loc[(runs["arm"] == "none") & (runs["seed"] == 3), "loss"] = NAN  # it diverged

@@ -25,7 +25,7 @@ from tests.samples import EXECUTED, TRAINED, sample_runs
 
 
 @pytest.fixture
-def runs(tiny_study: Study) -> list[RunResult]:
+def runs(tiny_study):
     return sample_runs(tiny_study)
 
 
@@ -34,7 +34,7 @@ def changed(runs: list[RunResult], index: int, **fields: Any) -> list[RunResult]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
     return tmp_path
 
@@ -45,9 +45,7 @@ def written(folder: Path, run: RunResult) -> Path:
     return path
 
 
-def test_an_incomplete_study_is_refused_naming_every_missing_run(
-    tiny_study: Study, runs: list[RunResult], here: Path
-) -> None:
+def test_an_incomplete_study_is_refused_naming_every_missing_run(tiny_study, runs, here):
     for run in runs[1:3]:  # none seed 1, layernorm seed 0
         written(here, run)
     with pytest.raises(ResultError, match="no result of none seed 0; layernorm seed 1"):
@@ -85,12 +83,7 @@ def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]
         (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
     ],
 )
-def test_mixed_runs_are_refused_naming_the_offender(
-    fields: Callable[[RunResult], dict[str, Any]],
-    message: str,
-    tiny_study: Study,
-    runs: list[RunResult],
-) -> None:
+def test_mixed_runs_are_refused_naming_the_offender(fields, message, tiny_study, runs):
     mixed = changed(runs, 2, **fields(runs[2]))
     said = refused(check, tiny_study, mixed)
     for part in ("run layernorm seed 0", message, "delete runs/tiny/layernorm/seed-0 and rerun"):
@@ -120,11 +113,8 @@ RESUMED = [stretch(0, 5), stretch(5, 12)]
     ],
 )
 def test_runs_of_a_seed_from_unlike_machines_are_refused_naming_the_run_and_its_settings(
-    fields: Callable[[RunResult], dict[str, Any]],
-    settings: str,
-    tiny_study: Study,
-    runs: list[RunResult],
-) -> None:
+    fields, settings, tiny_study, runs
+):
     other = changed(runs, 2, **fields(runs[2]))
     assert settings in machine_settings(other[2])
     assert settings not in machine_settings(runs[2])
@@ -133,9 +123,7 @@ def test_runs_of_a_seed_from_unlike_machines_are_refused_naming_the_run_and_its_
         check(tiny_study, other)
 
 
-def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(
-    runs: list[RunResult], tiny_study: Study
-) -> None:
+def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(runs, tiny_study):
     assert [run.seed for run in runs] == [0, 1, 0, 1]
     check(tiny_study, changed(changed(runs, 1, stretches=MOVED), 3, stretches=MOVED))
     for at in range(4):
@@ -145,7 +133,7 @@ def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(
     check(tiny_study, changed(runs, 2, stretches=RESUMED))  # killed, and continued on its machine
 
 
-def test_settings_that_follow_from_the_batch_may_differ_with_it() -> None:
+def test_settings_that_follow_from_the_batch_may_differ_with_it():
     levels = {"training.batch_size": 8, "training.iterations": 6}
     grid = {"factors": {"training.batch_size": [4, 8]}, "exclude": [{"training.batch_size": 8}]}
     content = {"name": "s", "seeds": [0], "include": [{"levels": levels}]}
@@ -157,9 +145,7 @@ def test_settings_that_follow_from_the_batch_may_differ_with_it() -> None:
     assert budget_factors(tidy(own), {"batch_size=4": 1, "batch_size=8,iterations=6": -1}) == ""
 
 
-def test_runs_of_a_seed_that_begin_differently_are_refused(
-    tiny_study: Study, runs: list[RunResult]
-) -> None:
+def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
     with pytest.raises(ResultError, match="layernorm seed 1 has initial_weights"):
         check(tiny_study, changed(runs, 3, initial_weights="0" * 64))
     factors = {"model.embedding_reinjected": [False, True]}
@@ -169,7 +155,7 @@ def test_runs_of_a_seed_that_begin_differently_are_refused(
         check(study, changed(runs, 1, initial_weights="0" * 64))
 
 
-def test_both_sides_of_any_contrast_have_one_budget() -> None:
+def test_both_sides_of_any_contrast_have_one_budget():
     """Whatever the first factor is: here it is not the embedding's normalization."""
     study = Study.model_validate(
         TINY | {"name": "s", "factors": {"model.n_layer": [2, 4]}, "seeds": [0]}
@@ -183,7 +169,7 @@ def test_both_sides_of_any_contrast_have_one_budget() -> None:
             check(study, changed(runs, 1, **{field: value}))
 
 
-def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so() -> None:
+def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so():
     factors = {"training.iterations": [12, 24], "model.embedding_norm": ["none", "layernorm"]}
     study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
     runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
@@ -200,7 +186,7 @@ def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so() -> None:
     assert same["budget"].tolist() == [""]
 
 
-def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_name() -> None:
+def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_name():
     content = {"name": "t", "seeds": [0, 1], "factors": {"code": ["base", "case"]}}
     study = Study.model_validate(TINY | content)
     runs = [
@@ -222,12 +208,12 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
             check(study, changed(runs, 2, **fields))
 
 
-def test_a_diverged_run_may_have_spent_less(tiny_study: Study, runs: list[RunResult]) -> None:
+def test_a_diverged_run_may_have_spent_less(tiny_study, runs):
     diverged = {"status": "diverged", "diverged_at": 3, "tokens": 64, "steps": 3, "batches": "0"}
     check(tiny_study, changed(runs, 3, **diverged))
 
 
-def test_an_arm_beside_the_grid_is_a_variant_of_its_own_name() -> None:
+def test_an_arm_beside_the_grid_is_a_variant_of_its_own_name():
     levels = {"model.embedding_norm": "none", "training.iterations": 24}
     content = {"name": "s", "factors": {"model.embedding_norm": ["none"]}, "seeds": [0]}
     longer = {"name": "longer", "levels": levels, "baseline": "none"}
@@ -238,9 +224,7 @@ def test_an_arm_beside_the_grid_is_a_variant_of_its_own_name() -> None:
     assert contrasts["budget"].tolist() == ["training.iterations"]
 
 
-def test_study_results_leave_diverged_runs_out_of_means(
-    tiny_study: Study, runs: list[RunResult]
-) -> None:
+def test_study_results_leave_diverged_runs_out_of_means(tiny_study, runs):
     mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
     summary = study_results(tiny_study, mixed)["summary"]
     assert summary["none"]["perplexity"] == {
@@ -251,7 +235,7 @@ def test_study_results_leave_diverged_runs_out_of_means(
     assert summary["layernorm"]["perplexity"]["n"] == 2
 
 
-def test_the_settings_of_a_factor_are_the_levels_of_all_others_but_the_first() -> None:
+def test_the_settings_of_a_factor_are_the_levels_of_all_others_but_the_first():
     factors = {"model.embedding_norm": ["none", "center"], "training.weight_decay": [0.0, 0.1]}
     factors |= {"training.learning_rate": [1e-3, 1e-2]}
     study = Study.model_validate(TINY | {"name": "grid", "factors": factors, "seeds": [0]})

@@ -31,7 +31,7 @@ def falling() -> np.ndarray:
 
 
 @pytest.mark.parametrize("step", [2, 10, 64, 149])
-def test_a_rise_counts_from_the_first_step_on(step: int) -> None:
+def test_a_rise_counts_from_the_first_step_on(step):
     loss = falling()
     loss[step] = loss[:step].min() + 0.51
     found = judge_run(loss, False, INSTABILITY, ENTROPY)
@@ -52,14 +52,12 @@ def test_a_rise_counts_from_the_first_step_on(step: int) -> None:
         (np.array([np.nan]), True, ["diverged", "unstable"]),
     ],
 )
-def test_each_kind_of_trouble_has_its_name(
-    loss: np.ndarray, diverged: bool, expected: list[str]
-) -> None:
+def test_each_kind_of_trouble_has_its_name(loss, diverged, expected):
     found = judge_run(loss, diverged, INSTABILITY, ENTROPY)
     assert sorted(name for name, value in found.items() if value is True) == expected
 
 
-def test_a_plan_defines_instability_and_without_one_nothing_does() -> None:
+def test_a_plan_defines_instability_and_without_one_nothing_does():
     own = {"noise": {"times": 9.0}}
     assert rule_of(plan_of(instability=own)) == Instability(noise=Noise(times=9.0))
     assert rule_of(None) == rule_of(plan_of()) == Instability()
@@ -72,7 +70,7 @@ def test_a_plan_defines_instability_and_without_one_nothing_does() -> None:
 NOISE = Instability(noise=Noise())
 
 
-def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes() -> None:
+def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes():
     loss = 4 - 0.01 * np.arange(4000) + np.random.default_rng(0).normal(scale=0.05, size=4000)
     loss[::40] += 3.0
     found = batch_noise(loss, 1000)
@@ -88,7 +86,7 @@ def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes(
 
 @pytest.mark.parametrize("unit", [0.01, 1.0])
 @pytest.mark.parametrize("step", [70, 149])
-def test_a_rise_counts_by_its_own_noise_whatever_its_unit(step: int, unit: float) -> None:
+def test_a_rise_counts_by_its_own_noise_whatever_its_unit(step, unit):
     loss = unit * falling()
     assert not judge_run(loss, False, NOISE, ENTROPY)["unstable"]
     for times in (11.9, 12.1):
@@ -96,7 +94,7 @@ def test_a_rise_counts_by_its_own_noise_whatever_its_unit(step: int, unit: float
         assert judge_run(loss, False, NOISE, ENTROPY)["unstable"] == (times > 12)
 
 
-def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_judged() -> None:
+def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_judged():
     loss = falling()
     loss[2] += 1.0
     assert judge_run(loss, False, NOISE, ENTROPY)["transient"]
@@ -104,7 +102,7 @@ def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.15])
-def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise: float) -> None:
+def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise):
     """Of 200 that fall as a power of the step, in 300 steps, at most one; by half a nat, all."""
     fall, rng = 2.0 + 2.2 * np.arange(1, 301) ** -0.4, np.random.default_rng(0)
     runs = fall + rng.normal(scale=noise, size=(200, 300))
@@ -126,13 +124,11 @@ def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise: float) -> 
         ([2.0] * 3, 3),
     ],
 )
-def test_a_plateau_lasts_until_five_steps_are_on_average_below(
-    loss: list[float], steps: int
-) -> None:
+def test_a_plateau_lasts_until_five_steps_are_on_average_below(loss, steps):
     assert plateau(loss, 3.0) == steps
 
 
-def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence() -> None:
+def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence():
     """Runs are 0.031 or 0.029 above the medians, after plateaus of 90, 61 and 60 steps."""
     losses = [2.0, 2.0, 2.031, 2.031, 2.029]
     plateaus = [20, 90, 61, 60, 90]
@@ -145,7 +141,7 @@ def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence
         for seed, n in enumerate(plateaus)
     ]
 
-    def harmful(**content: object) -> list[float]:
+    def harmful(**content):
         plan = plan_of(**content)
         trace = pd.concat(parts, ignore_index=True)
         return judge_runs(runs, trace, plan)["harmful"].tolist()
@@ -161,7 +157,7 @@ def two_arms() -> tuple[pd.DataFrame, pd.DataFrame]:
     return runs, trace_of(runs, lambda arm, seed: 1.0 if arm == "none" and seed else 0.0)
 
 
-def test_arms_whose_loss_starts_high_are_not_judged() -> None:
+def test_arms_whose_loss_starts_high_are_not_judged():
     runs, trace = two_arms()
     first = (trace["arm"] == "none") & (trace["step"] == 1)
     trace.loc[first, "loss"] = [4.0, 4.6, 5.6]  # on average 0.53 above ln V
@@ -171,7 +167,7 @@ def test_arms_whose_loss_starts_high_are_not_judged() -> None:
     assert table.loc["layernorm", "unstable"].tolist() == [0.0] * 3
 
 
-def test_a_diverged_run_is_unstable_though_its_measures_are_missing() -> None:
+def test_a_diverged_run_is_unstable_though_its_measures_are_missing():
     runs, trace = two_arms()
     runs.loc[runs["arm"] == "layernorm", "status"] = "diverged"
     table = with_stability(runs, judge_runs(runs, trace, DEFINED)).set_index(["arm", "seed"])
@@ -182,7 +178,7 @@ def test_a_diverged_run_is_unstable_though_its_measures_are_missing() -> None:
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 8), (3, 8), (8, 8), (1, 3)])
-def test_the_interval_of_a_share_is_clopper_and_pearsons(count: int, n: int) -> None:
+def test_the_interval_of_a_share_is_clopper_and_pearsons(count, n):
     low = stats.beta.ppf(0.025, count, n - count + 1) if count else 0.0
     high = stats.beta.ppf(0.975, count + 1, n - count) if count < n else 1.0
     assert share_interval(count, n, 0.05) == pytest.approx((low, high))
@@ -213,13 +209,11 @@ def steps(**columns: object) -> pd.DataFrame:
         ({"grad_norm": (80, 9.9)}, INSTABILITY, {}),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_while_a_run_trains_is_warned_of(
-    columns: dict, rule: Instability, said: dict[str, str]
-) -> None:
+def test_what_goes_wrong_while_a_run_trains_is_warned_of(columns, rule, said):
     assert training_warnings(steps(**columns), rule) == said
 
 
-def test_where_no_plan_has_a_rule_a_rise_is_warned_of_by_its_noise() -> None:
+def test_where_no_plan_has_a_rule_a_rise_is_warned_of_by_its_noise():
     loss = falling()
     table = pd.DataFrame({"step": np.arange(1, 151), "loss": loss, "grad_norm": 1.0})
     assert training_warnings(table, Instability()) == {}

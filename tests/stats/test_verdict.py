@@ -29,7 +29,7 @@ def analysed(
 
 
 @pytest.mark.parametrize("name", ["CONFIRMATORY", "UNVERIFIED"])
-def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name: str) -> None:
+def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name):
     """Also where git cannot tell: the status says so, and what the tests say stays."""
     verdict = analysed(decay_plan(), decay_runs(), name)
     kept = verdict.as_json()
@@ -43,7 +43,7 @@ def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name: str) -> None:
         assert word not in shown
 
 
-def test_an_exploratory_study_has_differences_and_no_tests() -> None:
+def test_an_exploratory_study_has_differences_and_no_tests():
     for plan in (decay_plan(), None):
         verdict = analysed(plan, decay_runs(), "EXPLORATORY", "it names no plan")
         kept = verdict.as_json()
@@ -54,7 +54,7 @@ def test_an_exploratory_study_has_differences_and_no_tests() -> None:
         assert verdict._repr_markdown_().startswith("Nothing is tested: ")
 
 
-def test_a_verdict_is_json_repeats_and_names_its_tables() -> None:
+def test_a_verdict_is_json_repeats_and_names_its_tables():
     runs = decay_runs()
     one, two = (analysed(decay_plan(), runs).as_json() for _ in "ab")
     assert json.dumps(one, allow_nan=False) == json.dumps(two)
@@ -85,7 +85,7 @@ TABLES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", ["confirmatory-2", "modern"])
-def test_a_published_verdict_follows_from_its_runs_by_todays_code(study: str) -> None:
+def test_a_published_verdict_follows_from_its_runs_by_todays_code(study):
     """The first has families of tests, Holm's p and the suite; the second a plan's hypotheses."""
     record = Record(study)
     now, then = of_today(record), record.verdict

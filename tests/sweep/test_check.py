@@ -6,7 +6,6 @@ import re
 import socket
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is her
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """The folder of parameter files, and the working folder."""
     monkeypatch.setattr("lib.config.study.PARAMS", tmp_path)
     monkeypatch.setattr("lib.config.plan.PLANS", tmp_path)
@@ -50,7 +49,7 @@ def faults(*names: str) -> list[str]:
     return f"error: {error.value}".split("\n")
 
 
-def test_sound_studies_are_returned_each_once(folder: Path) -> None:
+def test_sound_studies_are_returned_each_once(folder):
     write(folder, "one")
     write(folder, "two")
     studies = load_and_check(["one", "params/two.yaml", "one"])
@@ -74,9 +73,7 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
         ({"model": {"block_size": 60_000}}, "synthetic: too short: the train part"),
     ],
 )
-def test_trouble_is_found_early_and_never_hides_anothers(
-    content: dict[str, object], message: str, folder: Path
-) -> None:
+def test_trouble_is_found_early_and_never_hides_anothers(content, message, folder):
     (folder / "broken.yaml").write_text("[]")
     (folder / "empty.txt").touch()
     (folder / "latin.txt").write_bytes("é\n".encode("latin-1") * 100)
@@ -94,9 +91,7 @@ def test_trouble_is_found_early_and_never_hides_anothers(
     assert len(found) == 3
 
 
-def test_held_out_passages_that_stand_in_training_are_warned_of(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
     (folder / "twice.txt").write_text("".join(f"Passage {n % 90:02}.\n\n" for n in range(100)))
     write(folder, "tried", corpus="twice.txt", factors={"model.n_embd": [16, 32]})
     load_and_check(["tried"], is_local=False)
@@ -105,7 +100,7 @@ def test_held_out_passages_that_stand_in_training_are_warned_of(
 
 
 @WITHOUT_GPU
-def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
+def test_all_that_is_wrong_with_a_study_is_said(folder):
     write(folder, "bad", plan="a.yaml", corpus="c.txt", machine={"device": "cuda"})
     fields = ["plan:", "corpus.source:", "machine.device:"]
     assert [fault.split()[2] for fault in faults("bad")] == fields
@@ -113,9 +108,7 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
     assert [study.name for study in load_and_check(["far"], is_local=False)] == ["far"]
 
 
-def test_what_needs_more_memory_than_the_machine_has_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_more_memory_than_the_machine_has_is_refused(folder, monkeypatch):
     sizes = {"SC_PHYS_PAGES": 32 * 10**9 // 4096, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr("os.sysconf", sizes.__getitem__)
     write(folder, "large", factors={"model.n_embd": [16, 64_000]}, machine={"device": "cpu"})
@@ -126,9 +119,7 @@ def test_what_needs_more_memory_than_the_machine_has_is_refused(
 
 
 @pytest.mark.slow  # imports the harness
-def test_a_stock_task_that_cannot_be_asked_is_found(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stock_task_that_cannot_be_asked_is_found(folder, monkeypatch):
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
@@ -146,8 +137,8 @@ def test_a_stock_task_that_cannot_be_asked_is_found(
     ],
 )
 def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
-    longest: int, aggregation: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    longest, aggregation, message, folder, monkeypatch
+):
     """The last choice of the last question is too long for one of two windows."""
     items = {"Which?" * n: ["a", "b" * n] for n in (1, longest)}
     manager = own_task(folder, "", items, aggregation)
@@ -167,9 +158,7 @@ def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
     assert fault == f"error: asks.yaml: evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
 
 
-def test_a_study_begun_on_another_device_is_not_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "study_folder", lambda name: tmp_path / name)
     result = tmp_path / "smoke" / "none" / "seed-0" / "result.json"
     result.parent.mkdir(parents=True)
@@ -199,7 +188,7 @@ WHOLE = [
     ],
     ids=str,
 )
-def test_memory_is_within_a_tenth_of_what_torch_counts(fields: dict[str, Any]) -> None:
+def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
     from torch.distributed._tools.mem_tracker import MemTracker  # seconds
 
     model = {"n_layer": 4, "n_head": 4, "n_embd": 64, "block_size": 64} | fields
@@ -212,7 +201,7 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields: dict[str, Any]) -
     optimizers = [torch.optim.Muon([groups.pop(0)])] if optimizer == "muon" else []
     optimizers += [torch.optim.AdamW(groups, fused=True)]
 
-    def micro_batch() -> None:
+    def micro_batch():
         x = torch.randint(symbols, (4, model["block_size"]))
         with autocast(precision, "cpu"):
             loss = F.cross_entropy(net(x).flatten(0, 1).float(), x.flatten())
@@ -233,9 +222,7 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields: dict[str, Any]) -
     assert sum(stated.values()) == pytest.approx(counted, rel=0.1)
 
 
-def test_the_cost_of_a_study_is_counted_and_measured(
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
     monkeypatch.setattr(check, "trial", lambda arm: (0.5, 10.0, 2.0))
     monkeypatch.setattr(check, "cores", lambda: 2)
     monkeypatch.setattr(check, "gpus", lambda *_: [])
@@ -259,20 +246,18 @@ def test_the_cost_of_a_study_is_counted_and_measured(
 
 
 @pytest.mark.slow
-def test_a_trial_is_a_run_of_a_few_steps(tiny_study: Study) -> None:
+def test_a_trial_is_a_run_of_a_few_steps(tiny_study):
     assert min(check.trial(tiny_study.arm("layernorm"))) > 0
 
 
-def test_an_unfilled_plan_leaves_the_cost_and_is_named(
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfilled_plan_leaves_the_cost_and_is_named(tiny_study, monkeypatch):
     monkeypatch.setattr(check, "trial", lambda arm: (0.5, 0.1, 2.0))
     lines = list(estimate(tiny_study.model_copy(update={"plan": "absent.yaml"}), None, None))
     assert any("500.0 ms a step" in line for line in lines)
     assert "there is no params/plans/absent.yaml" in lines[-1]
 
 
-def test_the_power_is_the_textbook_s() -> None:
+def test_the_power_is_the_textbook_s():
     test = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0", "loss"]}
     content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
     content |= {"hypotheses": {"h": test | {"direction": "differs"}}}
@@ -287,7 +272,7 @@ def test_the_power_is_the_textbook_s() -> None:
     assert warning == "warning: 8 seeds are too few for h"
 
 
-def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
+def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps():
     factors = {"model.embedding_norm": ["none", "layernorm", "center"]}
     factors |= {"training.learning_rate": [1e-3, 1e-2, 1e-1]}
     training = {"iterations": 300, "schedule": "warmup_cosine"}
@@ -312,9 +297,8 @@ def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
     ],
 )
 def test_runs_share_gpus_as_far_as_cores_and_memory_go(
-    cores: int, gigabytes: float, processes: int, jobs: int | None, places: list[str],
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    cores, gigabytes, processes, jobs, places, tiny_study, monkeypatch
+):
     on_gpu = prepare(tiny_study).model_copy(update={"device": "cuda"})
     found = SimpleNamespace(total_memory=gigabytes * 1e9)
     monkeypatch.setattr(check, "prepare", lambda _: on_gpu)

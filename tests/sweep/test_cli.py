@@ -12,7 +12,7 @@ from lib.sweep.sweep import Sweep
 
 
 @pytest.fixture(autouse=True)
-def _signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def _signals_stay(monkeypatch):
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
 
@@ -27,9 +27,7 @@ def _signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--profile params/slurm smoke", Sweep(["smoke"], ["--profile", "params/slurm"])),
     ],
 )
-def test_studies_and_flags_come_in_any_order(
-    words: str, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
     asked: list[Sweep] = []
     monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
     assert cli.main(words.split()) == 0
@@ -54,9 +52,7 @@ def test_studies_and_flags_come_in_any_order(
         ("estimate smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
     ],
 )
-def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(words, message, capsys):
     assert cli.main(words.split()) in (1, 2)
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
@@ -64,9 +60,7 @@ def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(("before", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
-def test_a_terminal_that_closes_ends_a_command_unless_nohup_began_it(
-    before: signal.Handlers, ends: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_that_closes_ends_a_command_unless_nohup_began_it(before, ends, monkeypatch):
     caught: list[int] = []
     monkeypatch.setattr("signal.signal", lambda number, _: caught.append(number))
     monkeypatch.setattr("signal.getsignal", lambda _: before)
@@ -78,7 +72,7 @@ def test_a_terminal_that_closes_ends_a_command_unless_nohup_began_it(
     ("words", "told"),
     [(["--help"], ["--jobs", "--stop-after", *cli.commands()[1]]), (["verify", "-h"], [])],
 )
-def test_help_names_every_command_and_needs_no_package(words: list[str], told: list[str]) -> None:
+def test_help_names_every_command_and_needs_no_package(words, told):
     """-S: without site-packages."""
     command = [sys.executable, "-S", "-m", "lib.sweep.cli", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={})

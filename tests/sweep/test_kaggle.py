@@ -37,7 +37,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.fixture(scope="session")
-def packed(tiny: Path) -> Path:  # noqa: F811
+def packed(tiny):  # noqa: F811
     """The zip of the tiny study."""
     done = run_tiny(tiny, "pack")
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def packed(tiny: Path) -> Path:  # noqa: F811
 
 
 @pytest.mark.slow
-def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed: Path) -> None:
+def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed):
     with zipfile.ZipFile(packed) as content:
         names = content.namelist()
     assert {"params/tiny.yaml", "params/plans/plan.yaml", "runs/tiny/03_analysis.ipynb"} <= {*names}
@@ -55,7 +55,7 @@ def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed: P
 
 
 @pytest.mark.slow
-def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_path: Path) -> None:
+def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
     with zipfile.ZipFile(packed) as content:
         run = next(name for name in content.namelist() if "/none/seed-" in name)
     folder, seed = "/".join(run.split("/")[:4]), run.split("/")[3].removeprefix("seed-")
@@ -63,7 +63,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
         f"{folder}/{name}" for name in ("trace.parquet", "result.json", "02_train.ipynb")
     )
 
-    def lower(content: bytes) -> bytes:
+    def lower(content):
         run = json.loads(content)
         run["measures"]["loss"] = 1.5
         return json.dumps(run).encode()
@@ -111,10 +111,8 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
     assert verified["paper"]["faults"] == []
 
 
-def test_of_what_sessions_left_the_furthest_run_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(place: str, *files: str) -> None:
+def test_of_what_sessions_left_the_furthest_run_is_taken_up(tmp_path, monkeypatch):
+    def write(place, *files):
         for file in files:
             path = tmp_path / "input" / place / "runs" / "probe" / file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,9 +141,7 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
     assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
 
 
-def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(tmp_path, monkeypatch, capsys):
     script = 'echo "$@ ${MPLBACKEND-no} ${FORCE_COLOR-no} ${CLICOLOR_FORCE-no}"; exit 7'
     (tmp_path / "run_all.sh").write_text(script, "utf-8")
     monkeypatch.setattr(kaggle, "ROOT", tmp_path)
@@ -198,8 +194,8 @@ def run_session(top: Path, hours: float, *outputs: Path) -> tuple[Path, str]:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_study_of_one_s_own_runs_continues_in_a_second_session_and_comes_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
     monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched

@@ -4,7 +4,6 @@ import contextlib
 import random
 import signal
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -41,7 +40,7 @@ def kernels(pid: int) -> list[psutil.Process]:
     return []
 
 
-def test_killed_again_and_again_two_runs_end_at_the_same_weights(tmp_path: Path) -> None:
+def test_killed_again_and_again_two_runs_end_at_the_same_weights(tmp_path):
     study = Study.model_validate(LONG)
     (arm,) = study.arms()
     corpus = load_corpus(study.corpus)

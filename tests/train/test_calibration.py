@@ -23,7 +23,7 @@ from lib.train.evaluate import (
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
@@ -119,7 +119,7 @@ def test_the_fitted_temperature_is_scipys(sharpness, rng):
     logits *= sharpness
     fitted = tempered(logits, target, 3000, size=301).temperature
 
-    def loss(log_temperature: float) -> float:
+    def loss(log_temperature):
         return log_loss(target[:3000], softmax(logits[:3000] / np.exp(log_temperature), axis=-1))
 
     best = minimize_scalar(loss, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9})

@@ -64,9 +64,7 @@ def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int
     return Trainer(config, corpus, begun(config, corpus), folder)
 
 
-def test_two_processes_equal_one_to_float64s_rounding(
-    float64: None, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_two_processes_equal_one_to_float64s_rounding(float64, corpus, tmp_path):
     shared = train_in_forks(TWO, corpus, tmp_path / "shared")
     alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path / "alone")
     assert alone.model.transformer.wte.weight.dtype == torch.float64
@@ -81,11 +79,11 @@ def test_two_processes_equal_one_to_float64s_rounding(
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+    corpus, tmp_path
+):
     killed: list[tuple[float, list[psutil.Process]]] = []
 
-    def kill_the_second(row: dict[str, float], _: object) -> None:
+    def kill_the_second(row, _):
         if row["step"] == KILLED_AFTER and not killed:
             workers = [p for p in psutil.Process().children(recursive=True) if rank_of(p)]
             killed.append((time.monotonic(), workers))
@@ -107,8 +105,8 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
 
 @pytest.mark.slow
 def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_stop(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+    corpus, tmp_path
+):
     """Of two numbers every order has the same sum; of three, in float32, it has not."""
     three = change(change(TWO, "training", batch_size=6, iterations=24), "machine", processes=3)
     whole = train_in_forks(three, corpus, tmp_path / "whole")
@@ -119,9 +117,7 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_s
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_that_two_processes_began_goes_on_with_one(
-    optimizer: str, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_run_that_two_processes_began_goes_on_with_one(optimizer, corpus, tmp_path):
     two = change(TWO, "training", optimizer=optimizer)
     train_in_forks(two, corpus, tmp_path / "moved", stop_at=KILLED_AFTER)
     alone = change(two, "machine", processes=1)
@@ -141,7 +137,7 @@ def rank_of(process: psutil.Process) -> str | None:
 
 
 @pytest.mark.slow
-def test_processes_end_soon_after_whoever_started_them(corpus: Corpus, tmp_path: Path) -> None:
+def test_processes_end_soon_after_whoever_started_them(corpus, tmp_path):
     """Nobody reads the steps that they report."""
     long = change(TWO, "training", iterations=100_000)
     fork = os.fork()

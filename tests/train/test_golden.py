@@ -2,14 +2,9 @@
 measures and length of the weights, to what processors round differently. Two with the same vector
 instructions do not end at the same bits: that was tried, on two kinds of CPU with AVX-512."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
-from lib.config.schema import RunConfig
-from lib.data.text import Corpus
 from lib.train.evaluate import measure
 from tests.conftest import beginning, change
 from tests.train.samples import NANOCHAT, train
@@ -30,9 +25,7 @@ MEASURES = {
 }
 
 
-def test_a_tiny_run_ends_where_it_always_has(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_tiny_run_ends_where_it_always_has(tiny, corpus, tmp_path):
     config, text = change(tiny, "evaluation", items_per_task=0), beginning(corpus, 20_000)
     trained = train(config, text, 0, tmp_path)
     assert trained.batches == BATCHES
@@ -68,15 +61,7 @@ def test_a_tiny_run_ends_where_it_always_has(
         ),
     ],
 )
-def test_so_does_every_variant(
-    section: str,
-    fields: dict[str, Any],
-    weights: float,
-    dev_loss: float,
-    tiny: RunConfig,
-    corpus: Corpus,
-    tmp_path: Path,
-) -> None:
+def test_so_does_every_variant(section, fields, weights, dev_loss, tiny, corpus, tmp_path):
     trained = train(change(tiny, section, **fields), corpus, 0, tmp_path)
     length = torch.nn.utils.get_total_norm(trained.model.parameters()).item()
     assert (length, trained.points[-1]["dev_loss"]) == pytest.approx((weights, dev_loss), rel=1e-5)

@@ -1,14 +1,11 @@
 """A step replayed as a CUDA graph makes the bits that a step launched by the host makes."""
 
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
-from torch import Tensor
 
 from lib.config.schema import EmbeddingNorm, RunConfig
-from lib.data.text import Corpus
 from lib.train import machine
 from lib.train.machine import StepGraph, why_eager
 from lib.train.trainer import Trainer
@@ -62,9 +59,7 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @CUDA
 @pytest.mark.parametrize("case", CASES)
-def test_a_graph_makes_the_bits_of_the_eager_step(
-    case: str, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_graph_makes_the_bits_of_the_eager_step(case, corpus, tmp_path):
     graph, eager = (
         train(config_of(case, graph=setting), corpus, 0, tmp_path / str(setting))
         for setting in ("auto", False)
@@ -77,9 +72,7 @@ def test_a_graph_makes_the_bits_of_the_eager_step(
 
 @CUDA
 @pytest.mark.parametrize("first", ["auto", False])
-def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(
-    first: Any, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(first, corpus, tmp_path):
     whole = train(config_of("cosine, clip, ratio"), corpus, 0, tmp_path / "whole")
     config = config_of("cosine, clip, ratio", graph=first)
     begun_run = Trainer(config, corpus, begun(config, corpus), tmp_path / "parts")
@@ -111,15 +104,13 @@ class MadeUp:
         step.notes.copy_(step.update(step.x, step.y))
 
 
-def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(monkeypatch):
     made_up = MadeUp()
     for name in ("Stream", "CUDAGraph", "current_stream", "stream", "graph"):
         monkeypatch.setattr(machine.torch.cuda, name, lambda *_, **__: made_up)
     updates: list[float] = []
 
-    def update(x: Tensor, y: Tensor) -> Tensor:
+    def update(x, y):
         updates.append(float(x.sum()))
         return x.sum() + 10 * y.sum()
 
@@ -142,7 +133,7 @@ def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(
         ({"training": {"optimizer": "muon"}}, "Muon"),
     ],
 )
-def test_what_no_graph_holds_is_named(fields: dict[str, Any], reason: str) -> None:
+def test_what_no_graph_holds_is_named(fields, reason):
     config = RunConfig.model_validate({"corpus": {"source": "synthetic"}} | fields)
     assert why_eager(config, 1) == reason
     assert "several processes" in why_eager(config, 2)

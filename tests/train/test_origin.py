@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lib.config.code import measure_key, train_key
-from lib.config.schema import Machine, RunConfig
+from lib.config.schema import Machine
 from lib.config.study import Study
-from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.train.trainer import begin
 from tests.conftest import TINY, change
@@ -21,7 +20,7 @@ SETTINGS = {"threads": 3, "micro_batch_size": 4, "evaluation_batch_size": 16, "p
 MACHINE = Machine.model_validate({"device": "cpu"} | SETTINGS)
 
 
-def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus: Corpus) -> None:
+def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus):
     study = Study.model_validate(TINY | {"name": "tiny", "seeds": [3]})
     arm = study.arm("baseline")
     made = begin(study, arm, 3, corpus)
@@ -65,8 +64,8 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     ],
 )
 def test_the_identity_covers_what_decides_the_weights_and_the_curve(
-    section: str | None, fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
-) -> None:
+    section, fields, same, tiny, corpus
+):
     """Of the parameters, and of a provenance itself."""
     made, threads = begun(tiny, corpus), torch.get_num_threads()
     if section:

@@ -1,8 +1,6 @@
 """A task of one's own, from a local file: each answer is checked by a forward pass of its own."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ ASKED = {"tasks": ["own"], "include_path": "tasks/own"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def root(tmp_path_factory):
     """A repository with the task two folders below its top and its data beside it."""
     root = tmp_path_factory.mktemp("root")
     manager = own_task(root / "tasks/own", "science", QUESTIONS, "mean")
@@ -40,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def study(root: Path) -> Iterator[Study]:
+def study(root):
     """Two tiny models that were asked it."""
     content = {
         "corpus": {"source": "synthetic", "fraction": 0.02, "tokenizer": "bytes"},
@@ -53,7 +51,7 @@ def study(root: Path) -> Iterator[Study]:
         yield study
 
 
-def test_an_edited_data_file_is_read_anew_whatever_its_time(study: Study, root: Path) -> None:
+def test_an_edited_data_file_is_read_anew_whatever_its_time(study, root):
     file = root / "tasks/own/science/items.jsonl"
     _, corpus, model = read_finished(study.name, "none", 0)
     time, text = file.stat().st_mtime, file.read_text("utf-8")
@@ -71,7 +69,7 @@ def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:
     return found
 
 
-def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Study) -> None:
+def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study):
     for arm in study.arms():
         for seed in study.seeds:
             folder = run_folder(study.name, arm.id, seed)

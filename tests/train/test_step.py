@@ -5,7 +5,6 @@ On a GPU of today the study's model is bound by both; neither needs one to be co
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lib.config.schema import RunConfig
 from lib.config.study import load_study
-from lib.data.text import Corpus
 from lib.train.trainer import Trainer
 from tests.conftest import change
 from tests.train.samples import begun
@@ -51,9 +48,7 @@ def counted(step: Callable[[], object]) -> Counted:
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_step_sends_few_operations_and_waits_for_none(
-    clip: float | None, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_step_sends_few_operations_and_waits_for_none(clip, corpus, tmp_path):
     """The model of `final`, a whole batch at once, as on a GPU; its size is no matter."""
     config = change(load_study("final").arm("none").config, "machine", micro_batch_size=1)
     config = change(config, "training", batch_size=1, gradient_clip=clip)
@@ -67,9 +62,8 @@ def test_a_step_sends_few_operations_and_waits_for_none(
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("wrong", [3, 10, 11])
 def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
-    wrong: int, optimizer: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    wrong, optimizer, tiny, corpus, tmp_path, monkeypatch
+):
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
     config = change(tiny, "training", iterations=24, optimizer=optimizer)
@@ -82,7 +76,7 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
     sound.training_step()
     cross_entropy, calls = F.cross_entropy, 0
 
-    def infinite_once(*given: Any) -> torch.Tensor:
+    def infinite_once(*given):
         nonlocal calls
         calls += 1
         loss = cross_entropy(*given)

@@ -3,7 +3,6 @@ Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same a
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,7 +76,7 @@ TASKS = ["lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge"]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory):
     """Documents, in byte pairs."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "texts").mkdir()
@@ -89,12 +88,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def model(corpus: Corpus) -> GPT:
+def model(corpus):
     return make_model(corpus, block_size=384)
 
 
 @pytest.fixture(scope="module")
-def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> LM:
+def peer(model, corpus, tmp_path_factory):
     """The harness's own adapter around Hugging Face's own model, read from a folder."""
     from transformers import PreTrainedTokenizerFast
 
@@ -118,7 +117,7 @@ def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
+def tasks(tmp_path_factory):
     """The harness's own definitions, their data from here, and a group of two of them."""
     own = Path(lm_eval.__file__).parent / "tasks"
     group = tmp_path_factory.mktemp("group")
@@ -134,7 +133,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
     folders = [str(own / name) for name in names] + [str(group)]
     manager = TaskManager(include_path=folders, include_defaults=False)
 
-    def local(path: str, name: str | None = None, **_: object) -> datasets.DatasetDict:
+    def local(path, name=None, **_):
         rows = datasets.Dataset.from_list(DATA[path])
         return datasets.DatasetDict({part: rows for part in ("train", "validation", "test")})
 
@@ -160,8 +159,8 @@ def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[st
 
 @pytest.mark.parametrize("shots", [0, 2])
 def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
-    shots: int, model: GPT, corpus: Corpus, peer: LM, tasks: TaskManager
-) -> None:
+    shots, model, corpus, peer, tasks
+):
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
     assert not adapter.overflows
@@ -185,9 +184,7 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
         assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
 
 
-def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(
-    model: GPT, corpus: Corpus, peer: LM
-) -> None:
+def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(model, corpus, peer):
     choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
     joined = [("The quick bro", "wn fox and the dog"), ("an answ", "er has"), ("wat", "er. Then")]
     contexts = ["A question, and white space: ", TEXTS[1] * 10, TEXTS[2] * 30]
@@ -203,7 +200,7 @@ def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(
     assert adapter.overflows == {("task", 1), ("task", 2)}
 
 
-def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus: Corpus) -> None:
+def test_a_result_names_groups_shots_versions_and_the_harness(model, corpus):
     table = table_of(model, corpus, ["pair"], [0, 1])
     rows = table.set_index(["task", "metric"])
     piqa, arc = rows.loc[("piqa", "acc")], rows.loc[("arc_easy", "acc")]
@@ -231,15 +228,13 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus
         ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
     ],
 )
-def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(
-    task: str, measure: str, message: str
-) -> None:
+def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(task, measure, message):
     require_tasks(EvaluationConfig(tasks=["pair"], shots=[0, 1]), ["piqa.acc@1", "arc_easy.acc@0"])
     asked = EvaluationConfig(tasks=[task], shots=[0, 1])
     assert refused(require_tasks, asked, [measure] if measure else []).startswith(message)
 
 
-def test_a_task_without_a_share_of_right_choices_has_no_answers(model: GPT, corpus: Corpus) -> None:
+def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
     table, answers = evaluate_tasks(model, corpus, EvaluationConfig(tasks=["unjudged", "piqa"]), 8)
     assert {"unjudged", "piqa"} == {*table["task"]}
     assert {*answers["task"]} == {"piqa"}
@@ -261,8 +256,8 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model: GPT, corp
     ],
 )
 def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
-    task: str, shots: int, block_size: int, said: str, corpus: Corpus
-) -> None:
+    task, shots, block_size, said, corpus
+):
     config = EvaluationConfig(tasks=[task], shots=[0, shots] if shots else [0])
     arms = [TokenLM(make_model(corpus, block_size=n), corpus) for n in (384, block_size)]
     found = refused(require_tasks, config, adapters=arms)
@@ -270,9 +265,7 @@ def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
     assert said in found
 
 
-def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(
-    model: GPT, corpus: Corpus
-) -> None:
+def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(model, corpus):
     config = EvaluationConfig(tasks=["arc_easy"], shots=[0, 2])
     small = make_model(corpus, block_size=40)
     lines = require_tasks(config, adapters=[TokenLM(m, corpus) for m in (small, model)])
@@ -282,10 +275,8 @@ def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(
     assert lines == [f"evaluation.tasks: arc_easy, 2-shot: {said}"]
 
 
-def test_without_a_network_the_data_is_asked_for_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def offline(*_: object, **__: object) -> None:
+def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
+    def offline(*_, **__):
         raise ConnectionError("Couldn't reach\nthe Hub")
 
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
@@ -293,7 +284,7 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(
         require_tasks(EvaluationConfig(tasks=["piqa"]))
 
 
-def test_studies_without_stock_tasks_do_not_load_them() -> None:
+def test_studies_without_stock_tasks_do_not_load_them():
     code = (
         "import sys, lib.train.evaluate, lib.sweep.check\n"
         "sys.exit('lib.train.lm_eval' in sys.modules)"
