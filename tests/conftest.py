@@ -1,7 +1,6 @@
 """What several tests need: the corpus, small studies, and a copied tree that runs by itself."""
 
 import atexit
-import contextlib
 import functools
 import os
 import re
@@ -12,10 +11,8 @@ import sysconfig
 import tempfile
 import venv
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,12 +23,12 @@ from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Study
 from lib.config.yaml import UserError
 from lib.data import suite
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import load_corpus
 
 torch.set_num_threads(1)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """Spare the fast tests what only slow ones import: of files in which all are slow."""
     if collection_path.is_dir() or "not slow" not in config.option.markexpr:
         return None
@@ -39,13 +36,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(re.search(r"^pytestmark = \[?\s*pytest\.mark\.slow", text, re.M)) or None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Files with the most slow tests first: begun last, one would keep a single worker busy."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Remove what stays for as long as a process lives: xdist's workers end without doing so."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         atexit._run_exitfuncs()
@@ -86,7 +83,7 @@ def float64(monkeypatch):
     torch.set_default_dtype(torch.float32)
 
 
-def beginning(corpus: Corpus, characters: int = 4000) -> Corpus:
+def beginning(corpus, characters=4000):
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
     return replace(corpus, heldout=corpus.heldout[:characters], dev_length=characters // 2)
 
@@ -104,14 +101,14 @@ def tiny_study():
     return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
 
 
-def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
+def change(config, section, **fields):
     """Return a run's parameters with some fields of a section replaced, validated anew."""
     content = config.model_dump()
     content[section] |= fields
     return RunConfig.model_validate(content)
 
 
-def refused(call: Callable[..., object], *given: Any, **named: Any) -> str:
+def refused(call, *given, **named):
     """Give the line in which a call is refused; further ones are errors of their own."""
     with pytest.raises(UserError) as error:
         call(*given, **named)
@@ -119,7 +116,7 @@ def refused(call: Callable[..., object], *given: Any, **named: Any) -> str:
     return str(error.value)
 
 
-def run_git(folder: Path, *words: str, **environment: str) -> str:
+def run_git(folder, *words, **environment):
     """Run git in a folder, as somebody; return what it prints."""
     command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
     variables = os.environ | environment
@@ -127,11 +124,11 @@ def run_git(folder: Path, *words: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def copy_repository(to: Path) -> None:
+def copy_repository(to):
     """Copy what the repository holds, but neither its records nor what running it leaves."""
     top = {"runs", "papers", "data", ".git", ".venv", ".hypothesis"}
 
-    def ignored(folder: str, names: list[str]) -> set[str]:
+    def ignored(folder, names):
         here = top if Path(folder) == ROOT else set()
         return {name for name in names if name in here or name.endswith(("cache__", "_cache"))}
 
@@ -139,7 +136,7 @@ def copy_repository(to: Path) -> None:
 
 
 @functools.cache
-def environment() -> Path:
+def environment():
     """Make an environment that borrows this one's packages and counts as installed, so that
     `./run_all.sh` neither installs anything nor leaves its stamp in the real one."""
     folder = Path(tempfile.mkdtemp(prefix="environment-"))
@@ -157,7 +154,7 @@ def environment() -> Path:
 class Tree:
     """A copy of the repository, in which studies run as a user runs them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         copy_repository(root)
         paper = Path("papers", "embedding-norm")
@@ -168,38 +165,25 @@ class Tree:
         # Compiled once, as an installation is: else each process of a sweep would do it anew.
         self.environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
 
-    def write_study(self, name: str, **content: object) -> None:
+    def write_study(self, name, **content):
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)
         (self.root / "params" / f"{name}.yaml").write_text(text, "utf-8")
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words):
         """Start `./run_all.sh` in a process group of its own."""
-        return subprocess.Popen(
-            ["./run_all.sh", *words],
-            cwd=self.root,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        said = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        where = {"cwd": self.root, "env": self.environment, "start_new_session": True}
+        return subprocess.Popen(["./run_all.sh", *words], **said, **where)
 
-    def run_all(self, *words: str, seconds: float = 1800) -> tuple[int, str]:
+    def run_all(self, *words, seconds=1800):
         """Run `./run_all.sh` to its end; return its status and all it printed. The limit only ends
         what hangs."""
         process = self.start(*words)
         text, _ = process.communicate(timeout=seconds)
         return process.returncode, text
 
-    def run_folder(self, study: str, arm: str, seed: int = 0) -> Path:
+    def run_folder(self, study, arm, seed=0):
         return self.root / "runs" / study / arm / f"seed-{seed}"
-
-    def trained_since(self, moment: float, study: str, arm: str) -> bool:
-        """Tell whether a checkpoint was written after a moment, in seconds since the epoch."""
-        with contextlib.suppress(FileNotFoundError):  # of one that is removed meanwhile
-            kept = self.run_folder(study, arm).glob("checkpoints/*/step-*")
-            return any(path.stat().st_mtime > moment for path in kept)
-        return False
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ BESIDE = {"README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.
 LOCKS = {f"requirements{end}.lock" for end in ("", "-dev", "-torch", "-torch-cpu", "-uv")}
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words):
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -74,7 +74,7 @@ def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():
     assert PROJECT["requires-python"].replace(" ", "") in conda[0].replace(" ", "")
 
 
-def entries(lock: str) -> dict[str, str]:
+def entries(lock):
     """Say what a lock says of each package, by name."""
     lines = (ROOT / lock).read_text("utf-8").replace("\\\n", "").splitlines()
     return {line.partition("==")[0]: line for line in lines if "==" in line and line[0].isalpha()}
@@ -99,7 +99,7 @@ def test_the_locks_pin_every_dependency_but_torch_by_hash():
 class Checkout:
     """A checkout whose `.venv` or Python only tells how it was called."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root, self.bin = root / "checkout", root / "bin"
         (self.root / "lib").mkdir(parents=True)
         self.bin.mkdir()
@@ -114,7 +114,7 @@ class Checkout:
         (self.bin / "python3").chmod(0o755)
         self.calls = root / "calls"
 
-    def run(self, *words: str, shell: str = "bash", **variables: str) -> tuple[int, str, str]:
+    def run(self, *words, shell="bash", **variables):
         """Call `run_all.sh`; return its status, what it printed and what it called."""
         kept = {"HOME": str(self.root), "PATH": f"{self.bin}:/usr/bin:/bin"}
         done = subprocess.run(
@@ -207,7 +207,7 @@ def test_a_checkout_that_cannot_be_written_says_where_to_copy_it(checkout):
     ],
 )
 def test_each_tier_leaves_out_the_tests_of_its_marks(words, marks, monkeypatch):
-    called: list[str] = []
+    called = []
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.execv", lambda _, command: called.extend(command))
     main(["test", *words, "-x"])

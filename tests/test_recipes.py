@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ CONCERNED = [
 ]
 
 
-def follow(recipe: str, root: Path) -> set[Path]:
+def follow(recipe, root):
     """Do what a recipe says; return the files that it touched."""
     touched = set()
     for language, block in RECIPES[recipe][1]:
@@ -58,7 +57,7 @@ def follow(recipe: str, root: Path) -> set[Path]:
     return touched
 
 
-def in_copy(root: Path, *words: str) -> str:
+def in_copy(root, *words):
     done = subprocess.run(
         [sys.executable, *words], cwd=root, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(root)},
@@ -67,7 +66,7 @@ def in_copy(root: Path, *words: str) -> str:
     return done.stdout
 
 
-def keys(root: Path) -> dict[str, str]:
+def keys(root):
     code = "from lib.config.code import train_key, measure_key; print(train_key(), measure_key())"
     return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 

@@ -21,7 +21,7 @@ FILES = [*WORKFLOWS, *TEXTS[:-1], ROOT / "Dockerfile", ROOT / ".devcontainer/dev
 SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13, 14)]
 
 
-def name_of(path: Path) -> str:
+def name_of(path):
     return path.relative_to(ROOT).as_posix()
 
 
@@ -63,7 +63,7 @@ def test_the_citation_has_what_its_format_requires_and_pyprojects_version():
     assert content["authors"][0]["name"] in (ROOT / "LICENSE").read_text("utf-8")
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """The names that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -10,8 +10,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection
-from typing import Any
 
 import pytest
 import torch
@@ -27,17 +25,16 @@ pytestmark = pytest.mark.benchmark
 DEVICE = choose_device("auto")
 NANOGPT = os.environ.get("NANOGPT", "")
 ROUNDS, BLOCK = (20, 1) if DEVICE == "cpu" else (15, 20)
-MODELS: dict[str, dict[str, Any]] = {
+MODELS = {
     "final": {},
     "124M": {
         "model": {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024},
         "training": {"batch_size": 12, "precision": "bf16"},
     },
 }
-Step = Callable[[], Any]
 
 
-def configured(name: str, **machine: Any) -> RunConfig:
+def configured(name, **machine):
     content = load_study("final").arm("none").config.model_dump()
     for section, fields in MODELS[name].items():
         content[section] |= fields
@@ -45,10 +42,10 @@ def configured(name: str, **machine: Any) -> RunConfig:
     return RunConfig.model_validate(content)
 
 
-def our_step(trainer: Trainer) -> Step:
+def our_step(trainer):
     """All that a step of a run does: batch, hash, forward, backward, norm, AdamW, notes."""
 
-    def step() -> None:
+    def step():
         trainer.training_step()
         if len(trainer.unread) == READ_EVERY:
             trainer.read_notes()
@@ -56,13 +53,13 @@ def our_step(trainer: Trainer) -> Step:
     return step
 
 
-def peer_step(model: Any, loss_of: Callable[[Any, Any, Any], Any], config: RunConfig) -> Step:
+def peer_step(model, loss_of, config):
     """A peer's step: batch, forward with its own loss, backward, norm, fused AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     corpus, stream = load_corpus(config.corpus), torch.Generator().manual_seed(0)
     size = config.training.batch_size, config.model.block_size
 
-    def step() -> None:
+    def step():
         x, y = (part.to(DEVICE) for part in sample_batch(corpus.train, *size, stream))
         with autocast(config.training.precision, DEVICE):
             loss = loss_of(model, x, y)
@@ -74,7 +71,7 @@ def peer_step(model: Any, loss_of: Callable[[Any, Any, Any], Any], config: RunCo
     return step
 
 
-def nanogpt(config: RunConfig, compiled: bool) -> Step:
+def nanogpt(config, compiled):
     sys.path.insert(0, NANOGPT)
     from model import GPT, GPTConfig  # type: ignore[import-not-found]
 
@@ -85,10 +82,10 @@ def nanogpt(config: RunConfig, compiled: bool) -> Step:
     return peer_step(model, lambda model, x, y: model(x, y)[1], config)
 
 
-def timed(steps: dict[str, Step], ours: Collection[str]) -> dict[str, float]:
+def timed(steps, ours):
     """Time steps in turn, a block at a time, after three blocks of warm-up: median seconds each.
     Only ours pay for determinism."""
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    seconds = {name: [] for name in steps}
     for _ in range(ROUNDS + 3):
         for name, step in steps.items():
             torch.set_deterministic_debug_mode("error" if name in ours else "default")
@@ -106,7 +103,7 @@ def test_a_step_is_at_least_as_fast_as_its_peers(name, tmp_path):
     config = configured(name)
     if DEVICE == "cpu" and name != "final":
         pytest.skip("takes a minute a step on a CPU")
-    ways: dict[str, dict[str, Any]] = {"eager": {"graph": False}}
+    ways = {"eager": {"graph": False}}
     if DEVICE == "cuda":
         ways |= {"graph": {}, "graph, compiled": {"compile": True}}
     corpus = load_corpus(config.corpus)

@@ -6,22 +6,10 @@ import py_compile
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lib.config import code
-from lib.config.code import (
-    environment,
-    git_state,
-    measure_key,
-    plan_log,
-    require_allowed,
-    start_up_files,
-    tasks_hash,
-    train_key,
-    variables,
-)
 from lib.config.io import ROOT
 from lib.config.yaml import ConfigError
 
@@ -40,13 +28,13 @@ def tree(tmp_path, monkeypatch):
     return top
 
 
-def keys() -> dict[str, str]:
-    for function in (train_key, measure_key, git_state):
+def keys():
+    for function in (code.train_key, code.measure_key, code.git_state):
         function.cache_clear()
-    return {TRAIN: train_key(), MEASURE: measure_key()}
+    return {TRAIN: code.train_key(), MEASURE: code.measure_key()}
 
 
-def append(file: Path, text: str = "# a comment\n") -> None:
+def append(file, text="# a comment\n"):
     file.write_text(file.read_text("utf-8") + text, "utf-8")
 
 
@@ -95,16 +83,16 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
     for file in tree.rglob("*.py"):
         file.touch()
     assert keys() == before
-    assert git_state() == {"commit": None, "clean": None}
+    assert code.git_state() == {"commit": None, "clean": None}
     (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")  # of a packed tree
     keys()
-    assert git_state() == {"commit": "a" * 40, "clean": None}
+    assert code.git_state() == {"commit": "a" * 40, "clean": None}
 
 
 def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, monkeypatch):
     def state():
-        git_state.cache_clear()
-        return git_state()
+        code.git_state.cache_clear()
+        return code.git_state()
 
     parameters.study()
     parameters.plan()
@@ -118,8 +106,8 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
     (parameters.top / "lib" / "new" / "module.py").write_text("x = 1", "utf-8")
     assert state()["clean"] is False  # untracked, and Python would import it
     outer = parameters.commit()
-    assert plan_log("p.yaml").startswith(commit[:7])
-    assert plan_log("q.yaml") == "git knows no commit of it"
+    assert code.plan_log("p.yaml").startswith(commit[:7])
+    assert code.plan_log("q.yaml") == "git knows no commit of it"
     # The checkout of another commit, for an arm that is one.
     tree = parameters.top / "runs" / ".code" / commit
     parameters.git("worktree", "add", "-q", "--detach", str(tree), commit)
@@ -162,8 +150,8 @@ def test_no_setting_of_git_hides_a_change(hidden, parameters, tmp_path_factory, 
         when = old.stat().st_mtime_ns
         file.write_text(text, "utf-8")
         os.utime(file, ns=(when, when))
-        git_state.cache_clear()
-        assert git_state() == {"commit": commit, "clean": text == "x = 1"}
+        code.git_state.cache_clear()
+        assert code.git_state() == {"commit": commit, "clean": text == "x = 1"}
     assert not (home / "executed").exists()
 
 
@@ -177,22 +165,22 @@ def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(monkeypatc
              "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring"}  # fmt: skip
     fixed = {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(ROOT)}
     monkeypatch.setattr(os, "environ", dict.fromkeys(HOSTILE, "1") | asked | {"HOME": "/root"})
-    found = environment(STUDY_OUTPUT="x")
+    found = code.environment(STUDY_OUTPUT="x")
     assert found.items() >= (asked | fixed | {"HOME": "/root", "STUDY_OUTPUT": "x"}).items()
     assert not found.keys() & {*HOSTILE}
     hashed = code.digest("/opt/lib")[:12]  # no machine's folders
     told = {"LD_LIBRARY_PATH": hashed, "NCCL_ALGO": "Ring"}
     numeric = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE")
-    assert variables() == told | dict.fromkeys((*numeric, "LD_PRELOAD"), "1")
+    assert code.variables() == told | dict.fromkeys((*numeric, "LD_PRELOAD"), "1")
     monkeypatch.setattr(os, "environ", found)
-    assert variables() == told
+    assert code.variables() == told
     for file in ("profile_default/startup/0.py", "profile_default/ipython_config.py", "own.pth"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    before = start_up_files()
+    before = code.start_up_files()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    assert {*start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
+    assert {*code.start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
 
 
 @pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH", "read-only"])
@@ -221,22 +209,22 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "items.jsonl").write_text("{}", "utf-8")
     (tmp_path / "tasks" / "own.yaml").write_text("task: own", "utf-8")
-    first = tasks_hash("tasks")
+    first = code.tasks_hash("tasks")
     (tmp_path / "tasks" / "__pycache__").mkdir()
     (tmp_path / "tasks" / "__pycache__" / "own.pyc").write_text("", "utf-8")
-    assert tasks_hash("tasks") == first
+    assert code.tasks_hash("tasks") == first
     (tmp_path / "tasks" / "items.jsonl").write_text("{} ", "utf-8")
-    assert tasks_hash("tasks") != first
-    assert tasks_hash(None) is None
-    require_allowed(None)
+    assert code.tasks_hash("tasks") != first
+    assert code.tasks_hash(None) is None
+    code.require_allowed(None)
     changes = {"own.yaml": "task: other", ".yaml": "task: own", ".in/utils.py": "", "d/x": ""}
     for name, text in changes.items():
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "tasks" / name).write_text(text, "utf-8")
         with pytest.raises(ConfigError, match=r"read those in tasks; .* data/allowed-tasks.txt"):
-            require_allowed("tasks")
-        allowed.write_text(f"{'0' * 64}\n{tasks_hash('tasks')}\n", "utf-8")
-        require_allowed("tasks")
+            code.require_allowed("tasks")
+        allowed.write_text(f"{'0' * 64}\n{code.tasks_hash('tasks')}\n", "utf-8")
+        code.require_allowed("tasks")
     (tmp_path / "tasks" / "own.yaml").write_text("include: ../base.yaml", "utf-8")
     with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
-        require_allowed("tasks")
+        code.require_allowed("tasks")

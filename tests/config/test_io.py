@@ -51,7 +51,7 @@ def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
 
 
 def test_what_has_its_name_is_on_the_disk(tmp_path, monkeypatch):
-    done: list[str] = []
+    done = []
     fsync, replace = os.fsync, Path.replace
 
     def brought(descriptor):

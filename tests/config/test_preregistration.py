@@ -2,19 +2,12 @@
 
 import os
 import re
-from typing import Any
 
 import pytest
 
 from lib.config.io import sha256
 from lib.config.plan import Plan, read_plan
-from lib.config.preregistration import (
-    ClaimStatus,
-    begin_plan,
-    claim_status,
-    load_plan,
-    require_stamps,
-)
+from lib.config.preregistration import begin_plan, claim_status, load_plan, require_stamps
 from lib.config.study import load_study
 from lib.config.yaml import ConfigError, UsageError, UserError
 from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, SUITE, TEXT, run_at
@@ -33,7 +26,7 @@ def frozen(parameters):
     return parameters
 
 
-def judged(*runs: dict[str, Any]) -> ClaimStatus:
+def judged(*runs):
     study = load_study("trial")
     return claim_status(study, load_plan(study), runs)
 
@@ -168,32 +161,31 @@ def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters):
     assert str(claim_status(other, None)) == "EXPLORATORY: study 'other'; it names no plan"
 
 
+MISSPELT = FAMILY | {"contrasts": [["layernrom", "none"]]}
+MARGINLESS = FAMILY | {"measures": ["ece"], "test": "equivalence"}
+
+
+def testing(*test):
+    return {"hypotheses": {"a": BOUND | {"test": list(test)}}}
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"primary": ["lss"]}, "primary: 'lss' is unknown; did you mean 'loss'?"),
         ({"secondary": ["perplexty"]}, "secondary: 'perplexty' is unknown; did you mean 'perpl"),
-        (
-            {"families": {"f": FAMILY | {"contrasts": [["layernrom", "none"]]}}},
-            "families.f: 'layernrom' is unknown; did",
-        ),
+        ({"families": {"f": MISSPELT}}, "families.f: 'layernrom' is unknown; did you mean 'layer"),
         ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
-        (
-            {"hypotheses": {"a": BOUND | {"test": ["layernrom", "none", "loss"]}}},
-            "hypotheses.a.test: 'layernrom' is unknown; did you mean 'layernorm'?",
-        ),
-        (
-            {"hypotheses": {"a": BOUND | {"test": ["layernorm", "none", "los"]}}},
-            "hypotheses.a.test: 'los' is unknown; did you mean 'loss'?",
-        ),
+        (testing("layernrom", "none", "loss"), "hypotheses.a.test: 'layernrom' is unknown; did"),
+        (testing("layernorm", "none", "los"), "hypotheses.a.test: 'los' is unknown; did you mean"),
         ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
         (
-            {"families": {"f": FAMILY | {"measures": ["ece"], "test": "equivalence"}}},
-            "smallest_effect_of_interest: has none of ece; write the smallest difference",
+            {"families": {"f": MARGINLESS}},
+            "smallest_effect_of_interest: has none of ece; write the",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_name_that_names_nothing_is_an_error(change, named, frozen):
     """Accepted, it would drop out of the analysis without a word."""
     study = load_study("trial")

@@ -1,7 +1,7 @@
 """Studies load strictly, expand to their arms, and are identified by what their runs share."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -25,23 +25,19 @@ STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml"))
 LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
 DECIDING = [name for name in FIELDS if not name.startswith("machine.")]
 OTHER_TEXTS = {"corpus.source": "own.txt", "corpus.tokenizer": "bytes"}
-LISTS: dict[str, object] = {
-    "evaluation.tasks": ["piqa"],
-    "evaluation.shots": [2],
-    "evaluation.include_path": "tasks",
-}
+LISTS = {"evaluation.tasks": ["piqa"], "evaluation.shots": [2], "evaluation.include_path": "tasks"}
 """Fields of several values, or of stock tasks, which no level of a factor can be."""
 STOCK = {"corpus": {"tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}}
 """What these fields ask of the others."""
 
 
-def around(name: str) -> dict[str, Any]:
+def around(name):
     """A study in which a field may have another value: head_std is for an untied output."""
     untied = {"model": LITTLE_NORM["model"] | {"tied": False}} if name == "model.head_std" else {}
     return LITTLE_NORM | untied
 
 
-def another_value(name: str) -> tuple[str, str, object]:
+def another_value(name):
     """Split a dotted field into section and field, and give it an allowed value but its default."""
     section, _, field = name.partition(".")
     of_section = getattr(RunConfig.model_validate({"model": LITTLE_NORM["model"]}), section)

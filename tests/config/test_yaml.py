@@ -52,7 +52,6 @@ def test_a_command_says_its_own_status_and_a_bug_stays_one():
         ("true", True),
         ("null", None),
         ("'010'", "010"),
-        ("[a, {b: 1}]", ["a", {"b": 1}]),
     ],
 )
 def test_a_value_is_read_as_yaml_1_2_says(written, read, tmp_path):

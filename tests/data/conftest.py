@@ -35,7 +35,7 @@ def kept(tmp_path, monkeypatch):
     return tmp_path / "kept" / "data" / "tokens"
 
 
-def nine_to_one(train: str, heldout: str) -> str:
+def nine_to_one(train, heldout):
     """Put blank lines before `train` until `heldout` is the last tenth of the text."""
     text = "\n" * (9 * len(heldout) - len(train)) + train + heldout
     assert int(0.9 * len(text)) == len(text) - len(heldout)

@@ -12,9 +12,9 @@ import pytest
 
 from lib.config.schema import CorpusConfig
 from lib.data import suite as suite_of
-from lib.data.suite import MIN_ITEMS, Item, Suite, Task, build_suite, prepare_suite
+from lib.data.suite import MIN_ITEMS, Item, build_suite, prepare_suite
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES, Lexicon
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import load_corpus
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,11 @@ def suite(corpus):
     return build_suite(corpus, None, 128)
 
 
-def task_of(suite: Suite, name: str) -> Task:
+def task_of(suite, name):
     return next(task for task in suite.tasks if task.name == name)
 
 
-def sets_of(task: Task) -> list[list[Item]]:
+def sets_of(task):
     """The questions of a task, set by set."""
     n = N_CHOICES[task.name]
     return [task.items[i : i + n] for i in range(0, len(task.items), n)]
@@ -42,7 +42,7 @@ def sets_of(task: Task) -> list[list[Item]]:
 )
 def test_the_questions_are_those_of_the_published_runs(name, hash, few, request):
     """Golden; of the second text a sliver is trained on. Both carry every task."""
-    text: Corpus = request.getfixturevalue(name)
+    text = request.getfixturevalue(name)
     suite = build_suite(text, 500, 128)
     assert suite.hash == hash
     assert [task.name for task in suite.tasks] == list(RULES)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig
 from lib.data import tokens
-from lib.data.text import Corpus, CorpusError, load_corpus, sample_batch
+from lib.data.text import CorpusError, load_corpus, sample_batch
 from lib.data.tokens import TOKEN_CLASSES, BytePairs, Characters, learn, pieces, token_class
 from tests.conftest import refused
 
@@ -114,7 +113,7 @@ def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(from_text, tmp_p
     assert corpus.train.tolist() == PAIRS.encode(TEXT[:90_000]).tolist()
 
 
-def changed(**fields: object) -> str:
+def changed(**fields):
     """The tokenizer with other fields; those of its model stand in `model`."""
     content = json.loads(CONTENT)
     return json.dumps(
@@ -176,11 +175,7 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
         ("\udcff", "t.json", "is no tokenizer.json that can be used"),
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
-        (
-            changed(model={"dropout": 0.1}),
-            "t.json",
-            "it leaves out merges at random; set its model",
-        ),
+        (changed(model={"dropout": 0.1}), "t.json", "it leaves out merges at random; set its"),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
         (FAR, "t.json", "an id is 1,048,576 or more"),
         (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
@@ -215,7 +210,7 @@ def load(tmp_path, kept):
     return load
 
 
-def ids_of(corpus: Corpus, documents: list[str]) -> list[int]:
+def ids_of(corpus, documents):
     """What the documents are in memory."""
     end = [corpus.tokenizer.end_of_document]
     return [*chain.from_iterable([*corpus.encode(d).tolist(), *end] for d in documents)]
@@ -266,7 +261,7 @@ def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
         assert len(whole) - len(shorter) < max(map(len, pairs.symbols))
 
 
-def flip(path: Path) -> None:
+def flip(path):
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
 
@@ -300,7 +295,7 @@ def test_what_is_damaged_is_made_anew_whole(load, kept, damage):
 def test_what_is_written_is_found_again_until_what_it_is_made_of_changes(
     load, kept, tmp_path, monkeypatch
 ):
-    written: list[object] = []
+    written = []
     write = tokens._write
     monkeypatch.setattr(tokens, "_write", lambda *of: written.append(of) or write(*of))
     first = load(tokenizer="bytes")

@@ -14,7 +14,7 @@ def ax():
 @pytest.fixture
 def shown(monkeypatch):
     """What a notebook shows."""
-    shown: list[Figure] = []
+    shown = []
     for module in ("style", "training"):
         monkeypatch.setattr(
             f"lib.figures.{module}.show", lambda figure, *_: shown.append(figure) or b"PNG"

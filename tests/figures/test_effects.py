@@ -1,16 +1,12 @@
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from lib.figures.effects import differences, forest, interaction, paired_seeds, task_accuracies
 from lib.figures.style import VARIANTS
 
 RATE = "training.learning_rate"
-RATES: Any = [1e-3, 1e-2, 1e-1]
+RATES = [1e-3, 1e-2, 1e-1]
 
 
 def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax):
@@ -48,14 +44,14 @@ def runs():
     )
 
 
-def drawn(ax: Axes, label: str) -> Line2D:
+def drawn(ax, label):
     (line,) = [line for line in ax.lines if line.get_label() == label]
     return line
 
 
-def crosses(ax: Axes) -> dict[str, list[float]]:
+def crosses(ax):
     """x of the crosses by colour."""
-    found: dict[str, list[float]] = {}
+    found = {}
     for line in ax.lines:
         if line.get_marker() == "x":
             found.setdefault(str(line.get_color()), []).extend(line.get_xdata())

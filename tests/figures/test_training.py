@@ -181,7 +181,7 @@ def test_symbols_are_shown_readably_most_frequent_first(shown):
 def test_a_run_in_training_is_drawn_beside_its_baseline_whatever_it_has_so_far(
     evaluated, monkeypatch
 ):
-    figures: list[Figure] = []
+    figures = []
     monkeypatch.setattr(
         "lib.figures.training.small_png", lambda figure: figures.append(figure) or b"PNG"
     )

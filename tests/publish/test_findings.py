@@ -25,7 +25,7 @@ drawing = zlib.compress(b"0 0 m 1 2 l S " * 9, level=6)
 """
 
 
-def drawn(line: bytes) -> bytes:
+def drawn(line):
     """What a PDF of a drawing looks like, packed as another build of zlib would."""
     return b"%PDF\nstream\n" + zlib.compress(line * 9, level=1) + b"\nendstream"
 

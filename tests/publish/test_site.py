@@ -5,7 +5,6 @@ import re
 import shutil
 import zipfile
 from html import unescape
-from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
@@ -46,7 +45,7 @@ LOADS = re.compile(
 """What would fetch something from elsewhere; a link is only followed by a click."""
 
 
-def write(path: Path, *cells: object, **stamp: str) -> None:
+def write(path, *cells, **stamp):
     notebook = new_notebook(cells=list(cells), metadata={"study": stamp} if stamp else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)

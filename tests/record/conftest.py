@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lib.config.io import ROOT
 
 
-def run_tiny(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_tiny(folder, *words):
     """Run `tests.record.tiny` with a folder in place of this repository's outputs."""
     variables = os.environ | {"STUDY_OUTPUT": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.record.tiny", *words]

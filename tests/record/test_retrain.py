@@ -1,7 +1,6 @@
 """A run that is trained again is judged by its bits, and where these may differ by its loss."""
 
 import copy
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.record.conftest import run_tiny
 ELSEWHERE = {"device_name": "another CPU"}
 
 
-def changed(run: Any, fields: dict[str, Any], machine: dict[str, str], loss: float) -> Any:
+def changed(run, fields, machine, loss):
     again = copy.deepcopy(run) | fields
     again["provenance"]["trained"]["machine"] |= machine
     again["measures"]["loss"] += loss

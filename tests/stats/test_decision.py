@@ -1,12 +1,9 @@
 """Every outcome of the three criteria, on made-up verdicts."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from lib.config.plan import Plan
 from lib.config.preregistration import ClaimStatus
 from lib.stats.decision import decide
 from lib.stats.verdict import analyse
@@ -19,7 +16,7 @@ RULE = {"rise": 0.5, "last": 10, "start": 0.5}
 TOLERANT = {"instability": RULE | {"tolerated_share": 1.0}}
 
 
-def plan(**content: Any) -> Plan:
+def plan(**content):
     usual = {
         "hypotheses": {"harm": HARM, "cure": CURE},
         "primary": [QUALITY],
@@ -30,20 +27,12 @@ def plan(**content: Any) -> Plan:
     return plan_of(**usual | content)
 
 
-def decided(
-    asked: Plan,
-    accuracy: float = 0.0,
-    spiky: tuple[str, ...] = (),
-    ece: float = 0.0,
-    speed: float = 0.0,
-    high: str = "",
-    spread: float = 1.0,
-) -> tuple[str, str]:
+def decided(asked, accuracy=0.0, spiky=(), ece=0.0, speed=0.0, high="", spread=1.0):
     """Decide on LayerNorm, which shifts accuracy, ECE and speed by so much in eight runs; those of
     `spiky` arms have a transient, those of the `high` one begin above chance."""
     study = design(name="s", factors=NORMS, seeds=list(range(8)))
 
-    def of(base: float, shift: float, scale: float, key: int):
+    def of(base, shift, scale, key):
         return lambda arm, seed: (
             base + (arm.id != "none") * shift + scale * noise(seed, len(arm.id), key)
         )

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +6,6 @@ from scipy import stats
 from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 
-from lib.config.study import Arm
 from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
 from lib.stats.paired import contrast_table
 from lib.stats.power import t_test_power
@@ -20,7 +16,7 @@ CONTRAST = pd.DataFrame([{"arm": "layernorm", "baseline": "none", "measure": "lo
 MACRO = CONTRAST.assign(measure="macro_accuracy_zero_shot")
 
 
-def with_deltas(*deltas: float) -> pd.DataFrame:
+def with_deltas(*deltas):
     return runs_of(two_arms(4), lambda arm, seed: 2.0 + (arm.id == "layernorm") * deltas[seed])
 
 
@@ -29,15 +25,13 @@ TIED, ACTIVATION = "tied=false - tied=true", "activation=relu2 - activation=gelu
 BOTH = "activation=relu2 × tied=false"
 
 
-def grid_runs(
-    n: int, cell: Callable[[Arm, int], float], factors: dict[str, list[Any]] = GRID, **more: Any
-) -> pd.DataFrame:
+def grid_runs(n, cell, factors=GRID, **more):
     """Runs of a grid whose losses have a part that the arms of a seed share, and their own."""
     study = design(factors=factors, seeds=list(range(n)), **more)
     return runs_of(study, lambda arm, seed: 2 + 0.3 * noise(seed, 7) + cell(arm, seed))
 
 
-def own_noise(arm: Arm, seed: int) -> float:
+def own_noise(arm, seed):
     return 0.1 * noise(seed, *arm.id.encode())
 
 
@@ -141,7 +135,7 @@ def test_one_seed_that_makes_the_sign_is_found():
     assert table["sign_changes"].tolist() == [True]
 
 
-def answers(gains: dict[tuple[str, int], list[int]]) -> pd.DataFrame:
+def answers(gains):
     """Ten questions of each task and number of shots, of which `layernorm` has so many more right
     than `none`, by seed."""
     return pd.DataFrame(

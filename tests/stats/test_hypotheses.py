@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,16 +15,16 @@ from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
-def results(runs: pd.DataFrame, **hypotheses: Any) -> pd.DataFrame:
+def results(runs, **hypotheses):
     table = hypothesis_tests(runs, decay_plan(hypotheses=hypotheses), rng())
     return table.set_index("hypothesis", drop=False)
 
 
-def one(h: dict[str, Any], runs: pd.DataFrame, **plan: Any) -> dict[Any, Any]:
+def one(h, runs, **plan):
     content = {"hypotheses": {"h": {"says": "…", "test": SLOWER["test"]} | h}} | plan
     (row,) = hypothesis_tests(runs, decay_plan(**content), rng()).to_dict("records")
     return row
@@ -169,7 +167,7 @@ def second():
     return read_plan("second.yaml")
 
 
-def confirmatory() -> pd.DataFrame:
+def confirmatory():
     """Runs of the second plan's arms: `rescued` equals `none`, the others do not."""
     include = [
         {"name": "rescued",
@@ -179,7 +177,7 @@ def confirmatory() -> pd.DataFrame:
     study = design(factors=factors, include=include, seeds=list(range(8)))
     shift = {"none": 0.0, "rescued": 0.0, "layernorm": 0.1, "rmsnorm": 0.11, "scale": 0.102}
 
-    def of(scale: float, base: float, sign: float):
+    def of(scale, base, sign):
         def value(arm, seed):
             own = noise(seed, list(shift).index(arm.id), int(base))
             return base + sign * shift[arm.id] * scale + 0.003 * scale * own

@@ -15,12 +15,9 @@ from lib.stats.power import (
 )
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
 
-DIFFERS = Hypothesis.model_validate(
-    {"says": "", "test": ["a", "b", "loss"], "direction": "differs"}
-)
-WITHIN = Hypothesis.model_validate(
-    {"says": "", "test": ["a", "b", "loss"], "equivalent_within": 1.0}
-)
+ASKED = {"says": "", "test": ["a", "b", "loss"]}
+DIFFERS = Hypothesis.model_validate(ASKED | {"direction": "differs"})
+WITHIN = Hypothesis.model_validate(ASKED | {"equivalent_within": 1.0})
 
 
 # Up to a noncentrality of 12: from about 15 scipy's lower tail, and statsmodels' power, can be NaN.

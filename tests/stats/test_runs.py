@@ -1,14 +1,11 @@
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lib.config.io import write_json
 from lib.config.study import Study
-from lib.results import MachineFacts, RunResult, Stretch
+from lib.results import MachineFacts, Stretch
 from lib.stats.paired import contrast_table
 from lib.stats.runs import (
     ResultError,
@@ -29,7 +26,7 @@ def runs(tiny_study):
     return sample_runs(tiny_study)
 
 
-def changed(runs: list[RunResult], index: int, **fields: Any) -> list[RunResult]:
+def changed(runs, index, **fields):
     return [r.model_copy(update=fields) if i == index else r for i, r in enumerate(runs)]
 
 
@@ -39,7 +36,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def written(folder: Path, run: RunResult) -> Path:
+def written(folder, run):
     path = folder / "tiny" / run.arm / f"seed-{run.seed}" / "result.json"
     write_json(path, run.model_dump())
     return path
@@ -55,10 +52,10 @@ def test_an_incomplete_study_is_refused_naming_every_missing_run(tiny_study, run
     assert collect(tiny_study) == runs
 
 
-def provenance(**fields: Any) -> Callable[[RunResult], dict[str, Any]]:
+def provenance(**fields):
     """Another account of what a run was trained with, or of the machine that trained it."""
 
-    def changed_account(run: RunResult) -> dict[str, Any]:
+    def changed_account(run):
         trained = run.provenance["trained"]
         account = trained | {name: fields[name] for name in fields if name in trained}
         machine = {name: fields[name] for name in fields if name not in trained}
@@ -68,7 +65,7 @@ def provenance(**fields: Any) -> Callable[[RunResult], dict[str, Any]]:
     return changed_account
 
 
-def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]:
+def config(section, **fields):
     return lambda run: {"config": run.config | {section: run.config[section] | fields}}
 
 
@@ -90,7 +87,7 @@ def test_mixed_runs_are_refused_naming_the_offender(fields, message, tiny_study,
         assert part in said
 
 
-def stretch(start: int, end: int, **settings: Any) -> Stretch:
+def stretch(start, end, **settings):
     machine = {"device": "cpu", "threads": 1, "micro_batch_size": 4, "evaluation_batch_size": 8}
     also = {"processes": 1, "device_name": "", "vector_level": "", "cores": 1, "platform": ""}
     account = MachineFacts.model_validate(machine | also | settings)
@@ -198,7 +195,7 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
     more = config("model", added_by_the_patch=1)(runs[2])
     check(study, changed(runs, 2, **more))
     check(study, changed(runs, 2, initial_weights="e" * 64, parameters=2))  # another shape
-    refused: list[tuple[dict[str, Any], str]] = [
+    refused = [
         ({field: "e" * 64}, f"has {field} 'eee")
         for field in ("initial_weights", "batches", "corpus_sha256", "suite_hash")
     ]

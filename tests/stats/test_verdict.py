@@ -2,27 +2,23 @@
 record."""
 
 import json
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from lib.config.plan import Plan
 from lib.config.preregistration import ClaimStatus
 from lib.record.archive import Record
 from lib.record.verify import Report, differences
 from lib.results import RunResult
 from lib.stats.runs import tidy
-from lib.stats.verdict import Verdict, analyse
+from lib.stats.verdict import analyse
 from tests.stats.decay import decay_plan, decay_runs, decay_study
 from tests.stats.samples import trace_of
 
 NONE = pd.DataFrame()
 
 
-def analysed(
-    plan: Plan | None, runs: pd.DataFrame, name: Any = "CONFIRMATORY", *because: str
-) -> Verdict:
+def analysed(plan, runs, name="CONFIRMATORY", *because):
     claim = ClaimStatus("decay", plan.hash if plan else None, name, list(because))
     study = decay_study(runs["seed"].nunique())
     return analyse(study, plan, claim, runs, trace_of(runs), NONE, NONE)
@@ -68,7 +64,7 @@ DROPPED = {"percentile_coverage", "seeds_needed", "g_z", "severity_in_noise", "s
 """Columns that tables had when these studies were recorded, and words."""
 
 
-def of_today(record: Record) -> dict[str, Any]:
+def of_today(record):
     """Analyse what a record holds as 03 does."""
     runs = [RunResult.model_validate(run) for run in record.runs]
     claim = ClaimStatus(record.study, None, record.verdict["standing"], [])

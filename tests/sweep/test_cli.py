@@ -28,7 +28,7 @@ def _signals_stay(monkeypatch):
     ],
 )
 def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
-    asked: list[Sweep] = []
+    asked = []
     monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
     assert cli.main(words.split()) == 0
     assert asked == [sweep]
@@ -61,7 +61,7 @@ def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(words, me
 
 @pytest.mark.parametrize(("before", "ends"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
 def test_a_terminal_that_closes_ends_a_command_unless_nohup_began_it(before, ends, monkeypatch):
-    caught: list[int] = []
+    caught = []
     monkeypatch.setattr("signal.signal", lambda number, _: caught.append(number))
     monkeypatch.setattr("signal.getsignal", lambda _: before)
     cli.main(["--jobs", "0"])

@@ -10,7 +10,7 @@ from lib.sweep.code_arms import resolve
 from tests.conftest import TINY, Tree, refused, run_git
 
 
-def design(*levels: str) -> Study:
+def design(*levels):
     factors = {"code": list(levels)}
     return Study.model_validate(TINY | {"name": "t", "seeds": [0], "factors": factors})
 

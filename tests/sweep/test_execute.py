@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import nbformat
 import papermill
@@ -116,7 +115,7 @@ def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
 def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study, monkeypatch):
     """Nor does the result of an earlier execution; a run is given its arm, its seed and its plan's
     hash."""
-    output, options = write_notebook(), dict[str, Any]()
+    output, options = write_notebook(), {}
 
     def execute_notebook(source, output, parameters, **words):
         options.update(words, parameters=parameters)
@@ -143,7 +142,7 @@ def test_a_run_holds_a_gpu_that_no_other_has(tmp_path, monkeypatch):
     with module._own_gpu() as none:
         assert none is None
     monkeypatch.setenv(module.GPUS, "3;4,5")
-    waited: list[str | None] = []
+    waited = []
 
     def wait():
         with module._own_gpu() as gpu:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -20,7 +19,7 @@ from tests.conftest import TINY, Tree, copy_repository, environment
 from tests.record.conftest import run_tiny, tiny  # noqa: F401
 
 
-def rewritten(file: Path, name: str, where: str, change: Callable[[bytes], bytes | None]) -> Path:
+def rewritten(file, name, where, change):
     """Write a copy of a zip in which a file, or all of a folder, is changed; None leaves it out."""
     to = file.with_name(f"{name}.zip")
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
@@ -32,7 +31,7 @@ def rewritten(file: Path, name: str, where: str, change: Callable[[bytes], bytes
     return to
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -151,12 +150,12 @@ def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(tmp_path, m
     assert capsys.readouterr().out == "probe --here --stop-after 1.5 no no no\n"
 
 
-def set_writable(folder: Path, writable: bool) -> None:
+def set_writable(folder, writable):
     for path in sorted(folder.rglob("*"), reverse=True):
         path.chmod((0o755 if path.is_dir() else 0o644) & (0o777 if writable else 0o555))
 
 
-def run_session(top: Path, hours: float, *outputs: Path) -> tuple[Path, str]:
+def run_session(top, hours, *outputs):
     """Run 00_kaggle as by hand for a study beside it, from inputs that cannot be written; return
     the working folder, and all that was shown as text."""
     inputs, working = top / "input", top / "working"

@@ -30,11 +30,11 @@ VICTIMS = ("ipykernel_launcher", "lib.sweep.execute", "snakemake", "lib.sweep.cl
 Snakemake, the sweep; or all."""
 
 
-def running(pid: int) -> list[psutil.Process]:
+def running(pid):
     return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
-def kernels(pid: int) -> list[psutil.Process]:
+def kernels(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
         return [p for p in running(pid) if VICTIMS[0] in " ".join(p.cmdline())]
     return []

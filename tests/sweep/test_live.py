@@ -2,7 +2,6 @@
 
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from lib.sweep.live import INTERVAL, SHARE, LiveCurve
 from tests.train.samples import train
 
 
-def row(step: int, **fields: Any) -> dict[str, Any]:
+def row(step, **fields):
     return {"step": step, "loss": 4.0 / step, "grad_norm": 1.5, "tokens": 64 * step} | fields
 
 
@@ -29,7 +28,7 @@ def curve(tiny_study, tmp_path, monkeypatch):
 @pytest.fixture
 def watched(curve, monkeypatch):
     """The curve is watched; what is drawn of it."""
-    drawn: list[tuple[Any, ...]] = []
+    drawn = []
     handle = SimpleNamespace(update=lambda _: None)
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
     monkeypatch.setattr("IPython.display.Image", lambda png, width: (png, width))

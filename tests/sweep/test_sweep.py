@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import nbformat
 import psutil
@@ -52,13 +51,13 @@ def runs(smoke_tree, tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
-def smoke(**sections: Any) -> Study:
+def smoke(**sections):
     content = load_study("smoke").model_dump(exclude={"commits"})
     merged = {n: content[n] | v if isinstance(v, dict) else v for n, v in sections.items()}
     return Study.model_validate(content | merged)
 
 
-def reasons(study: Study) -> dict[str, str]:
+def reasons(study):
     """Why results are stale, by arm and seed or by file."""
     found = {}
     for path, why in find_stale([study]).items():
@@ -297,25 +296,25 @@ def test_another_text_is_named(runs, monkeypatch):
     assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def of_an_earlier_format(path: Path) -> None:
+def of_an_earlier_format(path):
     write_json(path, read_json(path) | {"provenance": {"device": "cpu"}})
 
 
-def of_another_seed(path: Path) -> None:
+def of_another_seed(path):
     content = read_json(path)
     content["provenance"]["trained"]["seed"] = 1
     write_json(path, content)
 
 
-def of_another_arm(path: Path) -> None:
+def of_another_arm(path):
     shutil.copyfile(path.parents[2] / "layernorm" / "seed-0" / "result.json", path)
 
 
-def failed(path: Path) -> None:
+def failed(path):
     metadata = {"study": {"status": "failed", "reason": "KeyError: 'x'"}}
     nbformat.write(nbformat.v4.new_notebook(metadata=metadata), path)
 

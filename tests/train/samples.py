@@ -1,10 +1,7 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
 import json
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,10 +10,9 @@ import yaml
 from safetensors.torch import save_file
 
 from lib.config.io import run_folder, write_json
-from lib.config.schema import ModelConfig, RunConfig
+from lib.config.schema import ModelConfig
 from lib.config.study import Study, load_study
-from lib.data.text import Corpus, load_corpus
-from lib.results import Provenance
+from lib.data.text import load_corpus
 from lib.train import trainer as training
 from lib.train.evaluate import measure, write_result
 from lib.train.hugging_face import config_json, named_weights
@@ -38,19 +34,13 @@ NANOCHAT = {
 }
 
 
-def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
+def begun(config, corpus, seed=0):
     """The provenance of a run that stands alone, asks no suite and is under no plan."""
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
     return training.begin(study, study.arm("baseline"), seed, corpus)
 
 
-def train(
-    config: RunConfig,
-    corpus: Corpus,
-    seed: int,
-    folder: Path,
-    report: training.Report = lambda *_: None,
-) -> Trainer:
+def train(config, corpus, seed, folder, report=lambda *_: None):
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 
@@ -60,11 +50,11 @@ class KilledError(Exception):
 
 
 @contextmanager
-def killed_at(step: int) -> Iterator[None]:
+def killed_at(step):
     """End training after `step`, before anything of it is kept, as a kill would."""
     training_step = Trainer.training_step
 
-    def then_killed(run: Trainer) -> None:
+    def then_killed(run):
         training_step(run)
         if run.step == step:
             raise KilledError
@@ -75,7 +65,7 @@ def killed_at(step: int) -> Iterator[None]:
         pytest.fail(f"training ended before step {step}")
 
 
-def assert_same(trained: Trainer, other: Trainer) -> None:
+def assert_same(trained, other):
     """Two runs took the same path, to the bit: weights, trace, curve and batches."""
     assert weights_digest(trained.model, True) == weights_digest(other.model, True)
     for name in ("trace", "curve"):
@@ -85,7 +75,7 @@ def assert_same(trained: Trainer, other: Trainer) -> None:
 
 
 @contextmanager
-def finished_study(folder: Path, **content: object) -> Iterator[Study]:
+def finished_study(folder, **content):
     """A small study in a folder of its own, trained, and measured without the suite on little
     text."""
     without = {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
@@ -124,7 +114,7 @@ metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
 """
 
 
-def own_task(top: Path, folder: str, items: dict[str, list[str]], aggregation: str) -> Any:
+def own_task(top, folder, items, aggregation):
     """Write a task of one's own with these questions and choices, of which the first is right, and
     index it alone: the harness's own take seconds."""
     from lm_eval.tasks import TaskManager  # seconds
@@ -136,12 +126,12 @@ def own_task(top: Path, folder: str, items: dict[str, list[str]], aggregation: s
     return TaskManager(include_path=str(top), include_defaults=False)
 
 
-def gpt(vocab_size: int = 65, **fields: object) -> GPT:
+def gpt(vocab_size=65, **fields):
     """A model as it begins."""
     return GPT(ModelConfig.model_validate(fields), vocab_size, random_stream(0, "weights"))
 
 
-def make_model(corpus: Corpus, **fields: object) -> GPT:
+def make_model(corpus, **fields):
     """A small model with opinions: its weights are far larger than at initialisation."""
     settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
     model = gpt(corpus.vocab_size, **settings | fields)
@@ -153,7 +143,7 @@ def make_model(corpus: Corpus, **fields: object) -> GPT:
 
 
 @torch.no_grad()
-def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple[float, bool]:
+def direct(model, corpus, context, continuation):
     """The summed log-probability, and whether it is greedy, from one plain forward pass."""
     ids = corpus.encode(context + continuation)
     log = model(ids[None, :-1])[0].double().log_softmax(dim=-1)[len(context) - 1 :]
@@ -162,7 +152,7 @@ def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
 
 
-def as_loaded(model: GPT, vocab_size: int, folder: Path, end: int | None = None) -> Any:
+def as_loaded(model, vocab_size, folder, end=None):
     """The peer: Hugging Face's GPT-2 with our weights, read from a folder."""
     from transformers import AutoModelForCausalLM  # seconds, which few tests need to wait
 
@@ -175,7 +165,7 @@ def as_loaded(model: GPT, vocab_size: int, folder: Path, end: int | None = None)
     return peer.eval()
 
 
-def nanochat(model: GPT) -> Any:
+def nanochat(model):
     """The other peer: Hugging Face's nanochat, with our weights."""
     from transformers import NanoChatConfig, NanoChatForCausalLM
 

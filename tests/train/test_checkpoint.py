@@ -30,26 +30,26 @@ def ruin(stopped, tmp_path):
     return shutil.copytree(stopped, tmp_path / "run")
 
 
-def saved(folder: Path) -> list[Path]:
+def saved(folder):
     return sorted(folder.glob("checkpoints/*/step-*"))
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def empty(path: Path) -> None:
+def empty(path):
     path.write_bytes(b"")
 
 
-def make_a_folder(path: Path) -> None:
+def make_a_folder(path):
     path.unlink()
     path.mkdir()
 
 
-def leave_half(path: Path) -> None:
+def leave_half(path):
     """What a kill while it is written leaves under another name."""
     path.rename(path.with_name(f".0.{path.name}"))
 

@@ -4,9 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -16,7 +14,6 @@ from torch import distributed as dist
 
 from lib.config.schema import RunConfig
 from lib.config.yaml import UserError
-from lib.data.text import Corpus
 from lib.train.model import weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, change
@@ -31,10 +28,10 @@ TWO = change(
 )
 
 
-def in_forks(size: int, store: Path, work: Callable[[], object]) -> None:
+def in_forks(size, store, work):
     """Work in processes that need import nothing."""
 
-    def at(rank: int) -> None:
+    def at(rank):
         os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
         place = {"store": dist.FileStore(str(store), size), "rank": rank, "world_size": size}
         dist.init_process_group = partial(dist.init_process_group, **place)
@@ -49,11 +46,11 @@ def in_forks(size: int, store: Path, work: Callable[[], object]) -> None:
     assert [process.exitcode for process in started] == [0] * size
 
 
-def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int = 0) -> Trainer:
+def train_in_forks(config, corpus, folder, stop_at=0):
     """Train as several processes do; perhaps all end after a step. Read what they left."""
 
-    def work() -> None:
-        def report(row: dict[str, float], _: object) -> None:
+    def work():
+        def report(row, _):
             if row["step"] == stop_at:
                 os._exit(0)
 
@@ -81,7 +78,7 @@ def test_two_processes_equal_one_to_float64s_rounding(float64, corpus, tmp_path)
 def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
     corpus, tmp_path
 ):
-    killed: list[tuple[float, list[psutil.Process]]] = []
+    killed = []
 
     def kill_the_second(row, _):
         if row["step"] == KILLED_AFTER and not killed:
@@ -128,7 +125,7 @@ def test_a_run_that_two_processes_began_goes_on_with_one(optimizer, corpus, tmp_
     np.testing.assert_allclose(moved.trace["loss"], whole.trace["loss"], rtol=1e-4)
 
 
-def rank_of(process: psutil.Process) -> str | None:
+def rank_of(process):
     """The rank of a training process; None for any other."""
     try:
         return process.environ().get("RANK")
@@ -153,6 +150,6 @@ def test_processes_end_soon_after_whoever_started_them(corpus, tmp_path):
     assert workers_of(tmp_path) == []
 
 
-def workers_of(folder: Path) -> list[psutil.Process]:
+def workers_of(folder):
     processes = psutil.process_iter(["cmdline"])
     return [p for p in processes if str(folder) in (p.info["cmdline"] or [])]

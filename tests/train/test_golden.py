@@ -35,6 +35,10 @@ def test_a_tiny_run_ends_where_it_always_has(tiny, corpus, tmp_path):
     assert {name: measured[name] for name in MEASURES} == pytest.approx(MEASURES, rel=1e-5)
 
 
+CLIPPED = {"gradient_clip": 0.01, "embedding_learning_rate_ratio": 3.0}
+WARM = {"warmup_iterations": 3}
+
+
 @pytest.mark.parametrize(
     ("section", "fields", "weights", "dev_loss"),
     [
@@ -46,19 +50,9 @@ def test_a_tiny_run_ends_where_it_always_has(tiny, corpus, tmp_path):
         ("model", NANOCHAT, 1.711039, 4.019519),
         ("model", NANOCHAT | {"embedding_reinjected": True}, 2.392707, 4.016334),
         ("model", {"dropout": 0.2, "branch_multiplier": 2.0}, 9.101193, 3.914056),
-        (
-            "training",
-            {"gradient_clip": 0.01, "embedding_learning_rate_ratio": 3.0},
-            9.155525,
-            3.683196,
-        ),
-        ("training", {"schedule": "warmup_cosine", "warmup_iterations": 3}, 9.085488, 3.986188),
-        (
-            "training",
-            {"schedule": "warmup_stable_decay", "warmup_iterations": 3},
-            9.098043,
-            3.952702,
-        ),
+        ("training", CLIPPED, 9.155525, 3.683196),
+        ("training", WARM | {"schedule": "warmup_cosine"}, 9.085488, 3.986188),
+        ("training", WARM | {"schedule": "warmup_stable_decay"}, 9.098043, 3.952702),
     ],
 )
 def test_so_does_every_variant(section, fields, weights, dev_loss, tiny, corpus, tmp_path):

@@ -1,6 +1,6 @@
 """A step replayed as a CUDA graph makes the bits that a step launched by the host makes."""
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ from tests.train.samples import NANOCHAT, begun, train
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 60
-BASE: dict[str, Any] = {
+BASE = {
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 16},
     "training": {"iterations": STEPS, "batch_size": 8, "warmup_iterations": 5},
     "evaluation": {"interval": 20, "items_per_task": 0},
     "machine": {"device": "cuda", "checkpoint_interval": 20},
 }
 COSINE = {"schedule": "warmup_cosine", "embedding_learning_rate_ratio": 35.0, "gradient_clip": 1.0}
-CASES: dict[str, dict[str, dict[str, Any]]] = {
+CASES = {
     **{norm: {"model": {"embedding_norm": norm}} for norm in get_args(EmbeddingNorm)},
     "cosine, clip, ratio": {"training": COSINE},
     "untied": {"model": {"tied": False}, "training": COSINE},
@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def config_of(case: str, **machine_settings: Any) -> RunConfig:
+def config_of(case, **machine_settings):
     content = {section: dict(fields) for section, fields in BASE.items()}
     for section, fields in CASES[case].items():
         content[section] |= fields
@@ -43,7 +43,7 @@ def config_of(case: str, **machine_settings: Any) -> RunConfig:
     return RunConfig.model_validate(content)
 
 
-def end_of(run: Trainer) -> dict[str, Any]:
+def end_of(run):
     """All that two runs to the same bits share."""
     weights = {name: weight.cpu() for name, weight in run.model.state_dict().items()}
     columns = [name for name in run.trace if name != "seconds"]
@@ -51,7 +51,7 @@ def end_of(run: Trainer) -> dict[str, Any]:
     return {"weights": weights, "trace": trace, "step": run.step, "diverged": run.diverged_at}
 
 
-def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_equal(one, other):
     torch.testing.assert_close(one.pop("weights"), other.pop("weights"), rtol=0, atol=0)
     torch.testing.assert_close(one.pop("trace"), other.pop("trace"), rtol=0, atol=0, equal_nan=True)
     assert one == other
@@ -90,16 +90,16 @@ def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(first, corpus, tmp
 class MadeUp:
     """Stands for CUDA's streams and graphs: a replay makes the captured update once more."""
 
-    def __init__(self) -> None:
-        self.captured: list[StepGraph] = []
+    def __init__(self):
+        self.captured = []
 
-    def wait_stream(self, _: object) -> None: ...
+    def wait_stream(self, _): ...
 
-    def __enter__(self) -> None: ...
+    def __enter__(self): ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_): ...
 
-    def replay(self) -> None:
+    def replay(self):
         (step,) = self.captured
         step.notes.copy_(step.update(step.x, step.y))
 
@@ -108,7 +108,7 @@ def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(mo
     made_up = MadeUp()
     for name in ("Stream", "CUDAGraph", "current_stream", "stream", "graph"):
         monkeypatch.setattr(machine.torch.cuda, name, lambda *_, **__: made_up)
-    updates: list[float] = []
+    updates = []
 
     def update(x, y):
         updates.append(float(x.sum()))

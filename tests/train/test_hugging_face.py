@@ -9,16 +9,15 @@ from torch.nn import functional as F
 
 from lib.config.io import run_folder
 from lib.config.yaml import ConfigError, UserError
-from lib.data.text import Corpus
 from lib.train.checkpoint import read_finished
 from lib.train.evaluate import score
 from lib.train.hugging_face import config_json, export
-from lib.train.model import GPT, KVCache
+from lib.train.model import KVCache
 from tests.conftest import TINY
 from tests.train.samples import NANOCHAT, as_loaded, finished_study, make_model, nanochat
 
 
-def varied(corpus: Corpus, **fields: object) -> GPT:
+def varied(corpus, **fields):
     """A model whose biases, gains and output projection are no 0 and 1 either."""
     model, generator = make_model(corpus, **fields), torch.Generator().manual_seed(0)
     with torch.no_grad():

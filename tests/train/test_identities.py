@@ -25,14 +25,14 @@ import torch
 from torch.nn import functional as F
 
 from lib.train.machine import random_stream
-from lib.train.model import GPT, count_parameters, optimizer_groups
+from lib.train.model import count_parameters, optimizer_groups
 from tests.conftest import change
 from tests.train.samples import gpt, train
 
 SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 
 
-def moved(variant: str, **fields: object) -> GPT:
+def moved(variant, **fields):
     """The same float64 weights for every variant, moved away from their initial values."""
     model = gpt(embedding_norm=variant, **SIZE | fields).double()
     noise = random_stream(1, "noise")
@@ -48,7 +48,7 @@ def tokens():
     return torch.randint(65, (4, 25), generator=random_stream(2, "ids"))
 
 
-def loss_and_gradients(model: GPT, tokens: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def loss_and_gradients(model, tokens):
     logits = model(tokens[:, :-1])
     loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     return logits, list(torch.autograd.grad(loss, list(model.parameters())))

@@ -1,4 +1,4 @@
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def result(model, corpus, folder):
     return evaluate_suite(model, corpus, folder)
 
 
-def request(context: str, continuation: str, number: int = 0) -> Any:
+def request(context, continuation, number=0):
     from lm_eval.api.instance import Instance  # seconds
 
     return Instance("loglikelihood", {}, (context, continuation), 0, ("task", number, 1))
@@ -81,7 +81,7 @@ def test_batches_share_a_beginning_without_changing_a_value(model, corpus):
         (shared + text, choice) for text in ("What", "Who", "When is") for choice in (" a", " bc")
     ]
     requests = [request(*pair, number=i // 2) for i, pair in enumerate(pairs)]
-    read: list[int] = []
+    read = []
     embed = Transformer.embed
 
     def counted(self, ids, start=0):

@@ -12,7 +12,6 @@ from lib.data.suite import INSTALL
 from lib.data.text import load_corpus
 from lib.results import measures_of, read_raw
 from lib.train.evaluate import measure, score, write_result
-from lib.train.trainer import Trainer
 from tests.conftest import TINY, beginning, change
 from tests.train.samples import finished_study, train
 
@@ -45,7 +44,7 @@ def measured(trained, tmp_path_factory):
     return measure(trained, tmp_path_factory.mktemp("suites"))
 
 
-def asked(run: Trainer, config: RunConfig) -> Trainer:
+def asked(run, config):
     """The same run under other parameters."""
     other = copy(run)
     other.config = config

@@ -6,14 +6,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.train import model as models
 from lib.train.machine import random_stream
-from lib.train.model import GPT, KVCache, count_parameters, flops_per_token, optimizer_groups
+from lib.train.model import KVCache, count_parameters, flops_per_token, optimizer_groups
 from tests.train.samples import gpt
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
 SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12}
 
 
-def ids(length: int, batch: int = 2) -> torch.Tensor:
+def ids(length, batch=2):
     return torch.randint(65, (batch, length), generator=random_stream(1, "ids"))
 
 
@@ -144,7 +144,7 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so():
             model(ids(length), read)
 
 
-def uncached(model: GPT, text: torch.Tensor, n: int, generator: torch.Generator) -> torch.Tensor:
+def uncached(model, text, n, generator):
     """Sample with a whole forward pass over the last `block_size` characters for each new one."""
     for _ in range(n):
         logits = model(text[:, -model.config.block_size :])[:, -1]

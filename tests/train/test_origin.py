@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lib.config.code import measure_key, train_key
-from lib.config.schema import Machine
 from lib.config.study import Study
 from lib.results import Provenance
 from lib.train.trainer import begin
@@ -16,8 +15,6 @@ from tests.conftest import TINY, change
 from tests.train.samples import begun
 
 PACKAGES = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
-SETTINGS = {"threads": 3, "micro_batch_size": 4, "evaluation_batch_size": 16, "processes": 1}
-MACHINE = Machine.model_validate({"device": "cpu"} | SETTINGS)
 
 
 def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus):

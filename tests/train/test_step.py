@@ -4,8 +4,6 @@ On a GPU of today the study's model is bound by both; neither needs one to be co
 """
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -25,23 +23,21 @@ MOST = 290
 class Counted(TorchDispatchMode):
     """Count operations by name; `_local_scalar_dense` is what every read by the host becomes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.by_name: Counter[str] = Counter()
+        self.by_name = Counter()
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.by_name[function.overloadpacket.__name__] += 1
         return function(*args, **(kwargs or {}))
 
     @property
-    def launched(self) -> int:
+    def launched(self):
         named = {n: c for n, c in self.by_name.items() if not n.startswith("_record_function")}
         return sum(count for name, count in named.items() if name not in VIEWS)
 
 
-def counted(step: Callable[[], object]) -> Counted:
+def counted(step):
     with Counted() as result:
         step()
     return result

@@ -5,25 +5,21 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import datasets
 import lm_eval
 import numpy as np
-import pandas as pd
 import pytest
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig, EvaluationConfig
 from lib.config.yaml import ConfigError
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import load_corpus
 from lib.train import lm_eval as harness
 from lib.train.lm_eval import TokenLM, evaluate_tasks, require_tasks
-from lib.train.model import GPT
 from tests.conftest import refused
 from tests.train.samples import as_loaded, make_model
 
@@ -34,7 +30,7 @@ TEXTS = [
     "A question has an answer; an answer has a reason, and the reason 7 words.",
     "Heat the water. Then add the leaves, wait 3 minutes, and pour.",
 ]
-DATA: dict[str, list[dict[str, Any]]] = {
+DATA = {
     "EleutherAI/lambada_openai": [{"text": text} for text in TEXTS],
     "Rowan/hellaswag": [
         {
@@ -144,12 +140,12 @@ def tasks(tmp_path_factory):
         yield manager
 
 
-def table_of(model: GPT, corpus: Corpus, names: list[str], shots: list[int]) -> pd.DataFrame:
+def table_of(model, corpus, names, shots):
     """The table of a model's results."""
     return evaluate_tasks(model, corpus, EvaluationConfig(tasks=names, shots=shots), 8)[0]
 
 
-def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[str, Any]:
+def asked(lm, manager, names, shots):
     loaded = manager.load(names)
     for task in loaded["tasks"].values():
         task.set_config("num_fewshot", shots)
@@ -246,12 +242,7 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
     ("task", "shots", "block_size", "said"),
     [
         ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54, model.block_size"),
-        (
-            "joined",
-            0,
-            64,
-            "a continuation has 0 tokens; it must have 1 to 384, model.block_size: it",
-        ),
+        ("joined", 0, 64, "a continuation has 0 tokens; it must have 1 to 384, model.block_size"),
         ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
     ],
 )

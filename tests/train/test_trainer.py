@@ -133,7 +133,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(dropout, tiny, corpus
     assert last["second_moment_max"] == pytest.approx(float(second.max()), rel=1e-4)
 
 
-def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+def orthogonal(matrix):
     """Five steps of Newton and Schulz with the coefficients of Jordan's post, on the wide side."""
     x = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / x.norm()
@@ -264,13 +264,8 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
 def test_a_schedule_is_constant_or_has_its_closed_form():
     constant = RunConfig.model_validate({"training": {"learning_rate": 0.1}}).training
     assert {learning_rate(constant, step) for step in range(300)} == {0.1}
-    fields = {
-        "schedule": "warmup_cosine",
-        "iterations": 101,
-        "warmup_iterations": 20,
-        "learning_rate": 1.0,
-        "final_learning_rate_ratio": 0.2,
-    }
+    fields = {"schedule": "warmup_cosine", "iterations": 101, "warmup_iterations": 20}
+    fields |= {"learning_rate": 1.0, "final_learning_rate_ratio": 0.2}
     config = RunConfig.model_validate({"training": fields}).training
     assert learning_rate(config, 0) == pytest.approx(1 / 20)
     assert learning_rate(config, 19) == 1.0
