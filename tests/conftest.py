@@ -1,9 +1,7 @@
 """What several tests need: the corpus, small studies, and a copied tree that runs by itself."""
 
 import atexit
-import contextlib
 import functools
-import gc
 import os
 import re
 import shutil
@@ -13,7 +11,6 @@ import sysconfig
 import tempfile
 import venv
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,27 +21,31 @@ import yaml
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Study
+from lib.config.yaml import UserError
 from lib.data import suite
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import load_corpus
 
 torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path, config):
+    """Spare the fast tests what only slow ones import: of files in which all are slow."""
+    if collection_path.is_dir() or "not slow" not in config.option.markexpr:
+        return None
+    text = collection_path.read_text("utf-8")
+    return bool(re.search(r"^pytestmark = \[?\s*pytest\.mark\.slow", text, re.M)) or None
+
+
+def pytest_collection_modifyitems(items):
     """Files with the most slow tests first: begun last, one would keep a single worker busy."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Remove what stays for as long as a process lives: xdist's workers end without doing so."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         atexit._run_exitfuncs()
-
-
-def pytest_collection_finish() -> None:
-    """Spare the collector what stays loaded anyway: statsmodels calls it at every Holm."""
-    gc.freeze()
 
 
 TINY = {
@@ -57,21 +58,23 @@ TINY = {
 
 
 @pytest.fixture(scope="session")
-def corpus() -> Corpus:
+def corpus():
     """The synthetic text, with a sliver of its training part."""
     return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _counted_once() -> Iterator[None]:
-    """Count a text once, however many suites are made of it: that takes longer than the rest."""
+def _soon_done():
+    """Count a text once, however many suites are made of it, and leave the collector to itself,
+    which statsmodels calls at every Holm: both take longer than the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "Lexicon", functools.lru_cache(maxsize=1)(suite.Lexicon))
+        patch.setattr("gc.collect", lambda: 0)
         yield
 
 
 @pytest.fixture
-def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def float64(monkeypatch):
     """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)  # else refused
@@ -80,32 +83,40 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def beginning(corpus: Corpus, characters: int = 4000) -> Corpus:
+def beginning(corpus, characters=4000):
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
     return replace(corpus, heldout=corpus.heldout[:characters], dev_length=characters // 2)
 
 
 @pytest.fixture
-def tiny() -> RunConfig:
+def tiny():
     """A run of a second or so."""
     return RunConfig.model_validate(TINY)
 
 
 @pytest.fixture
-def tiny_study() -> Study:
+def tiny_study():
     """Two arms × two seeds of the tiny run."""
     factors = {"model.embedding_norm": ["none", "layernorm"]}
     return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
 
 
-def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
+def change(config, section, **fields):
     """Return a run's parameters with some fields of a section replaced, validated anew."""
     content = config.model_dump()
     content[section] |= fields
     return RunConfig.model_validate(content)
 
 
-def run_git(folder: Path, *words: str, **environment: str) -> str:
+def refused(call, *given, **named):
+    """Give the line in which a call is refused; further ones are errors of their own."""
+    with pytest.raises(UserError) as error:
+        call(*given, **named)
+    assert len(re.split("\n(?!error: )", str(error.value))) == 1
+    return str(error.value)
+
+
+def run_git(folder, *words, **environment):
     """Run git in a folder, as somebody; return what it prints."""
     command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
     variables = os.environ | environment
@@ -113,11 +124,11 @@ def run_git(folder: Path, *words: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def copy_repository(to: Path) -> None:
+def copy_repository(to):
     """Copy what the repository holds, but neither its records nor what running it leaves."""
     top = {"runs", "papers", "data", ".git", ".venv", ".hypothesis"}
 
-    def ignored(folder: str, names: list[str]) -> set[str]:
+    def ignored(folder, names):
         here = top if Path(folder) == ROOT else set()
         return {name for name in names if name in here or name.endswith(("cache__", "_cache"))}
 
@@ -125,7 +136,7 @@ def copy_repository(to: Path) -> None:
 
 
 @functools.cache
-def environment() -> Path:
+def environment():
     """Make an environment that borrows this one's packages and counts as installed, so that
     `./run_all.sh` neither installs anything nor leaves its stamp in the real one."""
     folder = Path(tempfile.mkdtemp(prefix="environment-"))
@@ -143,7 +154,7 @@ def environment() -> Path:
 class Tree:
     """A copy of the repository, in which studies run as a user runs them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         copy_repository(root)
         paper = Path("papers", "embedding-norm")
@@ -154,42 +165,29 @@ class Tree:
         # Compiled once, as an installation is: else each process of a sweep would do it anew.
         self.environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
 
-    def write_study(self, name: str, **content: object) -> None:
+    def write_study(self, name, **content):
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)
         (self.root / "params" / f"{name}.yaml").write_text(text, "utf-8")
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words):
         """Start `./run_all.sh` in a process group of its own."""
-        return subprocess.Popen(
-            ["./run_all.sh", *words],
-            cwd=self.root,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        said = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        where = {"cwd": self.root, "env": self.environment, "start_new_session": True}
+        return subprocess.Popen(["./run_all.sh", *words], **said, **where)
 
-    def run_all(self, *words: str, seconds: float = 1800) -> tuple[int, str]:
+    def run_all(self, *words, seconds=1800):
         """Run `./run_all.sh` to its end; return its status and all it printed. The limit only ends
         what hangs."""
         process = self.start(*words)
         text, _ = process.communicate(timeout=seconds)
         return process.returncode, text
 
-    def run_folder(self, study: str, arm: str, seed: int = 0) -> Path:
+    def run_folder(self, study, arm, seed=0):
         return self.root / "runs" / study / arm / f"seed-{seed}"
-
-    def trained_since(self, moment: float, study: str, arm: str) -> bool:
-        """Tell whether a checkpoint was written after a moment, in seconds since the epoch."""
-        with contextlib.suppress(FileNotFoundError):  # of one that is removed meanwhile
-            kept = self.run_folder(study, arm).glob("checkpoints/*/step-*")
-            return any(path.stat().st_mtime > moment for path in kept)
-        return False
 
 
 @pytest.fixture(scope="session")
-def smoke_tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
+def smoke_tree(tmp_path_factory):
     """A copied tree in which the README's smoke command has been run, and what that printed."""
     tree = Tree(tmp_path_factory.mktemp("smoke") / "embedding-norm")
     readme = (ROOT / "README.md").read_text("utf-8")

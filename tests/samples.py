@@ -1,17 +1,9 @@
 """Made-up runs of a study, of few numbers that a test can check by hand."""
 
-from typing import Any
-
-from lib.config.study import Arm, Study
 from lib.results import RunResult, identity_fields
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
-REFERENCES = {
-    "uniform_loss": 4.2,
-    "unigram_loss": 3.35,
-    "bigram_loss": 2.5,
-    "unigram_entropy": 3.3,
-}
+REFERENCES = {"uniform_loss": 4.2, "unigram_loss": 3.35, "bigram_loss": 2.5, "unigram_entropy": 3.3}
 MACHINE = {
     **{"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2},
     "platform": "Linux x86_64",
@@ -25,13 +17,13 @@ EXECUTED = {
     **{"commit": "b" * 40, "clean": False, "finished": "2026-11-22 09:30:00 UTC"},
     "from_checkpoint": False,
 }
-PROVENANCE: dict[str, Any] = {"trained": TRAINED, "executed": EXECUTED}
+PROVENANCE = {"trained": TRAINED, "executed": EXECUTED}
 
 
-def made_up(study: Study, arm: Arm, seed: int) -> RunResult:
+def made_up(study, arm, seed):
     """A completed run that measured nothing yet."""
     training, size = arm.config.training, arm.config.model.block_size
-    made: dict[str, Any] = {
+    made = {
         **{"corpus_sha256": "c" * 64, "suite_hash": "d" * 64, "status": "completed"},
         **{"diverged_at": None, "resumed_at": [], "steps": training.iterations, "parameters": 1000},
         **{"tokens": training.iterations * training.batch_size * size},
@@ -43,7 +35,7 @@ def made_up(study: Study, arm: Arm, seed: int) -> RunResult:
     return RunResult.model_validate(identity_fields(study, arm, seed) | made)
 
 
-def sample_runs(study: Study, perplexity: dict[str, list[float]] = PERPLEXITY) -> list[RunResult]:
+def sample_runs(study, perplexity=PERPLEXITY):
     """One completed run per arm and seed; `perplexity` per arm and seed."""
     runs = []
     for arm in study.arms():

@@ -13,7 +13,7 @@ import yaml
 from rattler import MatchSpec
 
 from lib.config.io import ROOT
-from lib.sweep.cli import commands, main
+from lib.sweep.cli import main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -22,26 +22,26 @@ BESIDE = {"README.md", "LICENSE", "CITATION.cff", "CHANGELOG.md", "CONTRIBUTING.
 LOCKS = {f"requirements{end}.lock" for end in ("", "-dev", "-torch", "-torch-cpu", "-uv")}
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words):
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
     "command", ["ruff check", "ruff format --check", pytest.param("mypy", marks=pytest.mark.slow)]
 )
-def test_the_code_is_clean(command: str) -> None:
+def test_the_code_is_clean(command):
     done = run(sys.executable, "-m", *command.split())
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_imports_keep_to_the_rooms() -> None:
+def test_imports_keep_to_the_rooms():
     """The contracts stand in pyproject.toml, under [tool.importlinter]."""
     done = run(str(Path(sys.executable).with_name("lint-imports")))
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
-def test_rooms_without_torch_load_none() -> None:
+def test_rooms_without_torch_load_none():
     rooms = ("config", "stats", "figures", "record", "publish")
     files = [path for room in rooms for path in (ROOT / "lib" / room).glob("[a-z]*.py")]
     modules = [f"lib.{path.parent.name}.{path.stem}" for path in files]
@@ -51,7 +51,7 @@ def test_rooms_without_torch_load_none() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_top_level_holds_what_the_project_fixes() -> None:
+def test_the_top_level_holds_what_the_project_fixes():
     listed = run("git", "ls-files")
     if listed.returncode:
         pytest.skip("not a git checkout")
@@ -60,12 +60,12 @@ def test_the_top_level_holds_what_the_project_fixes() -> None:
     assert {name for name in top if not name.startswith(".")} == expected
 
 
-def test_gitignore_swallows_no_code() -> None:
+def test_gitignore_swallows_no_code():
     paths = [path.relative_to(ROOT).as_posix() for path in MODULES]
     assert run("git", "check-ignore", "--no-index", *paths, "tests/conftest.py").stdout == ""
 
 
-def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would() -> None:
+def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():
     content = yaml.safe_load((ROOT / "environment.yml").read_text("utf-8"))
     *conda, pip = content["dependencies"]
     assert pip["pip"] == PROJECT["dependencies"]
@@ -74,13 +74,13 @@ def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would() -
     assert PROJECT["requires-python"].replace(" ", "") in conda[0].replace(" ", "")
 
 
-def entries(lock: str) -> dict[str, str]:
+def entries(lock):
     """Say what a lock says of each package, by name."""
     lines = (ROOT / lock).read_text("utf-8").replace("\\\n", "").splitlines()
     return {line.partition("==")[0]: line for line in lines if "==" in line and line[0].isalpha()}
 
 
-def test_the_locks_pin_every_dependency_but_torch_by_hash() -> None:
+def test_the_locks_pin_every_dependency_but_torch_by_hash():
     user, dev = entries("requirements.lock"), entries("requirements-dev.lock")
     extras = [d for group in PROJECT["optional-dependencies"].values() for d in group]
     for lock, needed in ((user, PROJECT["dependencies"]), (dev, extras)):
@@ -99,7 +99,7 @@ def test_the_locks_pin_every_dependency_but_torch_by_hash() -> None:
 class Checkout:
     """A checkout whose `.venv` or Python only tells how it was called."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root, self.bin = root / "checkout", root / "bin"
         (self.root / "lib").mkdir(parents=True)
         self.bin.mkdir()
@@ -114,7 +114,7 @@ class Checkout:
         (self.bin / "python3").chmod(0o755)
         self.calls = root / "calls"
 
-    def run(self, *words: str, shell: str = "bash", **variables: str) -> tuple[int, str, str]:
+    def run(self, *words, shell="bash", **variables):
         """Call `run_all.sh`; return its status, what it printed and what it called."""
         kept = {"HOME": str(self.root), "PATH": f"{self.bin}:/usr/bin:/bin"}
         done = subprocess.run(
@@ -127,12 +127,12 @@ class Checkout:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
+def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_another_environment_that_is_active_is_left_alone(checkout: Checkout, shell: str) -> None:
+def test_another_environment_that_is_active_is_left_alone(checkout, shell):
     other = str(checkout.bin.parent)
     status, _, calls = checkout.run("params/x.yaml", shell=shell, VIRTUAL_ENV=other)
     assert status == 0
@@ -152,9 +152,7 @@ def test_another_environment_that_is_active_is_left_alone(checkout: Checkout, sh
         ([], {"CONDA_DEFAULT_ENV": "embedding-norm"}),
     ],
 )
-def test_the_active_environment_is_used_where_that_is_asked(
-    checkout: Checkout, words: list[str], variables: dict[str, str]
-) -> None:
+def test_the_active_environment_is_used_where_that_is_asked(checkout, words, variables):
     status, _, calls = checkout.run(*words, "params/x.yaml", **variables)
     assert status == 0
     assert ".venv" not in calls
@@ -162,7 +160,7 @@ def test_the_active_environment_is_used_where_that_is_asked(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["verify", "-h"], ["params/x.yaml", "-n"]])
-def test_telling_leaves_everything_as_it_is(checkout: Checkout, words: list[str]) -> None:
+def test_telling_leaves_everything_as_it_is(checkout, words):
     status, said, calls = checkout.run(*words)
     assert " install " not in calls
     assert not (checkout.root / ".venv").exists()
@@ -172,9 +170,7 @@ def test_telling_leaves_everything_as_it_is(checkout: Checkout, words: list[str]
 
 
 @pytest.mark.parametrize(("gpu", "wanted"), [(False, "-torch-cpu"), (True, "-torch")])
-def test_the_build_of_torch_is_that_of_the_machine(
-    checkout: Checkout, gpu: bool, wanted: str
-) -> None:
+def test_the_build_of_torch_is_that_of_the_machine(checkout, gpu, wanted):
     if gpu:
         (checkout.bin / "nvidia-smi").touch(0o755)
     calls = checkout.run("setup")[2]
@@ -182,7 +178,7 @@ def test_the_build_of_torch_is_that_of_the_machine(
     assert locks == [wanted, ""]
 
 
-def test_uv_is_told_what_pip_is_told(checkout: Checkout) -> None:
+def test_uv_is_told_what_pip_is_told(checkout):
     python = checkout.bin / "python3"
     told = (
         "install.find-links='/wheels /more'\\n:env:.cert='/ca.pem'\\nglobal.index-url='https://x/'"
@@ -194,19 +190,12 @@ def test_uv_is_told_what_pip_is_told(checkout: Checkout) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_checkout_that_cannot_be_written_says_where_to_copy_it(checkout: Checkout) -> None:
+def test_a_checkout_that_cannot_be_written_says_where_to_copy_it(checkout):
     checkout.root.chmod(0o555)
     status, said, _ = checkout.run("params/x.yaml")
     checkout.root.chmod(0o755)
     assert status == 1
     assert "cp -r" in said
-
-
-def test_help_names_every_command() -> None:
-    done = run("./run_all.sh", "--help")
-    assert done.returncode == 0
-    for word in ("params/NAME.yaml", "--jobs", "--stop-after", *commands()[1], "--help"):
-        assert word in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -217,17 +206,15 @@ def test_help_names_every_command() -> None:
         (["--all"], "not benchmark"),
     ],
 )
-def test_each_tier_leaves_out_the_tests_of_its_marks(
-    words: list[str], marks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[str] = []
+def test_each_tier_leaves_out_the_tests_of_its_marks(words, marks, monkeypatch):
+    called = []
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.execv", lambda _, command: called.extend(command))
     main(["test", *words, "-x"])
     assert called[-3:] == ["-m", marks, "-x"]
 
 
-def test_the_published_papers_stay_small() -> None:
+def test_the_published_papers_stay_small():
     """A checkout is attached to Kaggle sessions and copied to clusters."""
     published = [ROOT / "papers" / name for name in ("embedding-norm", "example")]
     files = [path for paper in published for path in paper.rglob("*") if path.is_file()]

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ CONCERNED = [
 ]
 
 
-def follow(recipe: str, root: Path) -> set[Path]:
+def follow(recipe, root):
     """Do what a recipe says; return the files that it touched."""
     touched = set()
     for language, block in RECIPES[recipe][1]:
@@ -58,7 +57,7 @@ def follow(recipe: str, root: Path) -> set[Path]:
     return touched
 
 
-def in_copy(root: Path, *words: str) -> str:
+def in_copy(root, *words):
     done = subprocess.run(
         [sys.executable, *words], cwd=root, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(root)},
@@ -67,19 +66,17 @@ def in_copy(root: Path, *words: str) -> str:
     return done.stdout
 
 
-def keys(root: Path) -> dict[str, str]:
+def keys(root):
     code = "from lib.config.code import train_key, measure_key; print(train_key(), measure_key())"
     return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 
 
-def test_there_is_a_recipe_for_each_thing() -> None:
+def test_there_is_a_recipe_for_each_thing():
     assert set(RECIPES) == set(CHANGED)
 
 
 @pytest.mark.slow
-def test_recipes_touch_the_files_and_keys_that_they_say_and_what_they_touch_still_passes(
-    tmp_path: Path,
-) -> None:
+def test_recipes_touch_the_files_and_keys_that_they_say_and_what_they_touch_still_passes(tmp_path):
     root = tmp_path / "copy"
     copy_repository(root)
     shutil.copytree(ROOT / "papers", root / "papers", ignore=shutil.ignore_patterns("record"))

@@ -21,12 +21,12 @@ FILES = [*WORKFLOWS, *TEXTS[:-1], ROOT / "Dockerfile", ROOT / ".devcontainer/dev
 SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13, 14)]
 
 
-def name_of(path: Path) -> str:
+def name_of(path):
     return path.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_commands_that_are_named_exist(path: Path) -> None:
+def test_commands_that_are_named_exist(path):
     for word in re.findall(r"(?:^|[\s`(\"])\./run_all\.sh ([^\s`\"]+)", path.read_text("utf-8")):
         study = PARAMS / f"{Path(word).stem}.yaml"
         placeholder = word.startswith("params/NAME")
@@ -35,16 +35,16 @@ def test_commands_that_are_named_exist(path: Path) -> None:
         ), word
 
 
-def test_the_readmes_own_study_is_the_recorded_one() -> None:
+def test_the_readmes_own_study_is_the_recorded_one():
     (example,) = re.findall(r"```yaml\n(.*?)```", TEXTS[0].read_text("utf-8"), re.S)
     assert example == (PARAMS / "example.yaml").read_text("utf-8")
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     assert len(TEXTS[0].read_text("utf-8").splitlines()) <= 150
 
 
-def test_supported_versions_of_python_are_those_of_pyproject() -> None:
+def test_supported_versions_of_python_are_those_of_pyproject():
     assert PROJECT["requires-python"] == ">=3.11,<3.15"
     tests = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8"))
     (fast,) = [job for job in tests["jobs"].values() if "strategy" in job]
@@ -54,7 +54,7 @@ def test_supported_versions_of_python_are_those_of_pyproject() -> None:
     assert {image, container["image"].rpartition(":")[2]} <= {*SUPPORTED}
 
 
-def test_the_citation_has_what_its_format_requires_and_pyprojects_version() -> None:
+def test_the_citation_has_what_its_format_requires_and_pyprojects_version():
     content = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert content["cff-version"] == "1.2.0"
     assert all(content[field] for field in ("message", "title", "authors"))
@@ -63,14 +63,14 @@ def test_the_citation_has_what_its_format_requires_and_pyprojects_version() -> N
     assert content["authors"][0]["name"] in (ROOT / "LICENSE").read_text("utf-8")
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """The names that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
-def test_links_lead_to_what_is_there(path: Path) -> None:
+def test_links_lead_to_what_is_there(path):
     text = path.read_text("utf-8")
     links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S))
     for link in links:

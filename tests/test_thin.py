@@ -5,8 +5,6 @@ import io
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +19,9 @@ _NO_CODE = {tokenize.COMMENT, tokenize.NL}
 _BEGINNINGS = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
-def lines_of_code(path: Path) -> int:
+def lines_of_code(path):
     """Count the lines of a Python file that are no blanks, comments or docstrings."""
-    lines: set[int] = set()
+    lines = set()
     previous = tokenize.INDENT
     for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
         if token.type in _NO_CODE:
@@ -35,7 +33,7 @@ def lines_of_code(path: Path) -> int:
     return len(lines)
 
 
-def tracked(*patterns: str) -> list[Path]:
+def tracked(*patterns):
     listed = subprocess.run(
         ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True
     )
@@ -44,26 +42,26 @@ def tracked(*patterns: str) -> list[Path]:
     return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
 
 
-def total(paths: Iterable[Path]) -> int:
+def total(paths):
     return sum(map(lines_of_code, paths))
 
 
-def written(path: Path) -> list[str]:
+def written(path):
     """Give the lines of a template or Snakefile that say something."""
     lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def test_the_library_and_the_tests_grow_by_no_line() -> None:
+def test_the_library_and_the_tests_grow_by_no_line():
     """The promise is 7,000 lines of code in 60 files, and 9,500 of tests; these bounds are what is
     reached: whoever raises one says for which feature."""
     files = tracked("lib/*.py")
     assert total(files) <= 7_770
     assert len(files) <= 60
-    assert total(tracked("tests/*.py")) <= 10_490
+    assert total(tracked("tests/*.py")) <= 9_500
 
 
-def test_no_code_moves_elsewhere_to_meet_a_number() -> None:
+def test_no_code_moves_elsewhere_to_meet_a_number():
     for notebook in tracked("notebooks/*.py"):
         assert lines_of_code(notebook) < 60, notebook.name
     assert len(written(ROOT / "notebooks" / "Snakefile")) <= 90
@@ -71,7 +69,7 @@ def test_no_code_moves_elsewhere_to_meet_a_number() -> None:
     assert sum(len(written(path)) for path in tracked("papers/*/templates/**")) <= 900
 
 
-def test_lines_are_not_packed_to_meet_a_number() -> None:
+def test_lines_are_not_packed_to_meet_a_number():
     files = tracked("lib/*.py")
     trees = [ast.parse(path.read_text("utf-8")) for path in files]
     assert sum(1 for tree in trees for _ in ast.walk(tree)) / total(files) <= NODES_PER_LINE

@@ -1,24 +1,21 @@
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from lib.config.study import Study, load_study
+from lib.config.study import load_study
 from tests.config.samples import Parameters
 
 
 @pytest.fixture
-def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
+def parameters(tmp_path, monkeypatch):
     """An empty repository, in place of this one."""
     return Parameters(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes], Study]:
+def load(tmp_path, monkeypatch):
     """Write a text to `little.yaml`, the only study there is, and load it."""
     monkeypatch.setattr("lib.config.study.PARAMS", tmp_path)
 
-    def write_and_load(content: str | bytes) -> Study:
+    def write_and_load(content):
         data = content.encode() if isinstance(content, str) else content
         (tmp_path / "little.yaml").write_bytes(data)
         return load_study("little")

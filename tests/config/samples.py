@@ -1,24 +1,19 @@
 """A repository of parameters, with a study whose seeds are drawn from its plan."""
 
 import json
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-from lib.config.plan import Plan
 from lib.config.preregistration import freeze
-from lib.config.study import Study, load_study
+from lib.config.study import load_study
 from tests.conftest import run_git
 
 TEXT, SUITE = "c" * 64, "d" * 64
-STUDY: dict[str, Any] = {
+STUDY = {
     "name": "trial",
     "factors": {"model.embedding_norm": ["none", "layernorm"]},
     "seeds": {"count": 3},
     "plan": "p.yaml",
 }
-PLAN: dict[str, Any] = {
+PLAN = {
     "title": "A trial",
     "question": "Does the layer cost anything?",
     "confirmatory": ["trial"],
@@ -31,14 +26,14 @@ PLAN: dict[str, Any] = {
     },
     "smallest_effect_of_interest": {"loss": 0.03},
 }
-BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
+BOUND = PLAN["hypotheses"]["cost"]
 FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
 
 
 class Parameters:
     """A folder in place of this repository."""
 
-    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, top, monkeypatch):
         self.top, self.folder, self.plans = top, top / "params", top / "params" / "plans"
         self.plans.mkdir(parents=True)
         places = {"ROOT": top, "PARAMS": self.folder, "PLANS": self.plans}
@@ -48,28 +43,28 @@ class Parameters:
                 monkeypatch.setattr(f"lib.config.{module}.{name}", folder, raising=False)
         monkeypatch.delenv("STUDY_OUTPUT", raising=False)
 
-    def write(self, file: str, content: dict[str, Any]) -> Path:
+    def write(self, file, content):
         """Write a field a line; JSON is YAML, too."""
         path = self.folder / file
         lines = (f"{name}: {json.dumps(value)}\n" for name, value in content.items())
         path.write_text("".join(lines), "utf-8")
         return path
 
-    def study(self, **changes: Any) -> Study:
+    def study(self, **changes):
         content = STUDY | changes
         self.write(f"{content['name']}.yaml", content)
         return load_study(content["name"], undrawn=True)
 
-    def plan(self, **changes: Any) -> Path:
+    def plan(self, **changes):
         return self.write("plans/p.yaml", PLAN | changes)
 
-    def freeze(self, file: str = "p.yaml") -> Plan:
+    def freeze(self, file="p.yaml"):
         return freeze(file, lambda _: ({"tinyshakespeare": TEXT}, [SUITE]))
 
-    def git(self, *words: str) -> str:
+    def git(self, *words):
         return run_git(self.top, *words)
 
-    def commit(self) -> str:
+    def commit(self):
         """Commit all there is; return the commit's hash."""
         self.git("init", "-q", "-b", "main")
         self.git("add", "--all")
@@ -77,7 +72,7 @@ class Parameters:
         return self.git("rev-parse", "HEAD")
 
 
-def run_at(commit: str | None, **changes: Any) -> dict[str, Any]:
+def run_at(commit, **changes):
     """What the result of a run says of how it was made."""
     run = {
         "status": "completed",

@@ -2,23 +2,19 @@
 traceback, which names the field, the value found, what is allowed, and the remedy."""
 
 import re
-from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from lib.config.study import Study, load_study, scratch
+from lib.config.study import load_study, scratch
 from lib.config.yaml import ConfigError
+from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"
-SHARED = "".join(f"{k}: &{k} [*{j}, *{j}, *{j}]\n" for j, k in pairwise("abcdefghij"))
 # What a file adds to `MINIMAL`, and what is said of it; … stands for anything.
 ADDED = [
     ("training: {iterations: 1000000001}", "training.iterations: 1000000001 is not allowed. Input"),
     ("model: {n_layers: 2}", "model.n_layers: 'n_layers' is unknown; did you mean 'n_layer'?"),
     ("include: [{levels: {}, nmae: x}]", "include.0.nmae: 'nmae' is unknown; did you mean 'name'?"),
-    ("trainin: {}", "trainin: 'trainin' is unknown; did you mean 'training'?"),
     ("xyz: 1", "xyz: 'xyz' is unknown; there are corpus, model, training, evaluation, machine"),
     ("factors: {model.embeding_norm: [none]}",
      "factors: 'model.embeding_norm' is unknown; did you mean 'model.embedding_norm'?"),
@@ -31,8 +27,6 @@ ADDED = [
      "training.3: 3 is not allowed. Keys should be strings"),
     ("training: {iterations: 1e3}",
      "training.iterations: 1000.0 is not allowed. Input should be a valid integer"),
-    ("training: {eps: small}",
-     "training.eps: 'small' is not allowed. Input should be a valid number"),
     ("training: {weight_decay: .inf}",
      "training.weight_decay: inf is not allowed. Input should be less than or equal to"),
     ("factors: {corpus.source: [a/x.txt, b/x.txt]}", "factors: 'source=x.txt' stands twice"),
@@ -42,36 +36,24 @@ ADDED = [
     *((f"model: {{activation: {name}}}",
        f"model.activation: '{name}' is not allowed. Input should be 'gelu' or 'relu2'") 
       for name in ("swiglu", "geglu", "relu")),
-    ("model: {n_layer: 2.0}", "model.n_layer: 2.0 is not allowed. Input should be a valid integer"),
-    ("model: {n_layer: true}",
-     "model.n_layer: True is not allowed. Input should be a valid integer"),
     ("training: {iterations: 0}",
      "training.iterations: 0 is not allowed. Input should be greater than 0"),
     ("corpus: {fraction: 1.5}",
      "corpus.fraction: 1.5 is not allowed. Input should be less than or equal to 1"),
-    ("training: {final_learning_rate_ratio: 1.5}",
-     "training.final_learning_rate_ratio: 1.5 is not allowed. Input should be less than or equal "
-     "to 1"),
     ("model:", "model: None is not allowed. Input should be a valid dictionary"),
     ("model: {n_head: 3, n_embd: 128}", "model: n_embd 128 must be a multiple of n_head 3"),
     ("model: {n_head: 2, n_embd: 6, positions: rotary}",
      "model: positions: rotary needs an even n_embd / n_head, and it is 3"),
     ("training: {batch_size: 16}\nmachine: {micro_batch_size: 3}",
      "machine.processes × machine.micro_batch_size is 3, which must divide training.batch_size 16"),
-    ("training: {batch_size: 16}\nmachine: {processes: 3}",
-     "machine.processes × machine.micro_batch_size is 3, which must divide training.batch_size 16"),
     ("training: {batch_size: 16}\nmachine: {processes: 2, micro_batch_size: 16}",
      "machine.processes × machine.micro_batch_size is 32, which must divide training"),
-    ("training: {schedule: warmup_stable_decay, warmup_iterations: 9, iterations: 9}",
-     "training: warmup_iterations 9 must be below iterations 9"),
     ("training: {schedule: warmup_cosine, warmup_iterations: 300, iterations: 300}",
      "training: warmup_iterations 300 must be below iterations 300"),
     ("factors: {model.embedding_norm: []}",
      "factors.model.embedding_norm: [] is not allowed. List should have at least 1"),
     ("factors: {model.mlp_ratio: [1, 4, 1]}",
      "factors.model.mlp_ratio: 1 stands twice; list each value once"),
-    ("factors: {model.n_head: [8, 3]}",
-     "factors {'model.n_head': 3}: model: n_embd 128 must be a multiple of n_head 3"),
     ("factors: {model.embedding_norm: [none, layernom]}",
      "factors {'model.embedding_norm': 'layernom'}: model.embedding_norm: 'layernom' is not "
      "allowed.… did you mean 'layernorm'?"),
@@ -94,8 +76,6 @@ ADDED = [
      "training.learning_rate: 'nan' is not allowed. Input should be a valid number"),
     ("training: {iterations: 1e400}",
      "training.iterations: inf is not allowed. Input should be a valid integer"),
-    ("machine: {threads: many}",
-     "machine.threads: 'many' is not allowed. Input should be a valid integer"),
     ("factors: {model.n_layer: [2, 4]}\ninclude: [{levels: {training.beta1: 0.8}}]",
      "include.0.levels: has no level of model.n_layer"),
     ("include: [{levels: {model.n_layr: 2}}]",
@@ -130,8 +110,6 @@ ADDED = [
      "factors: n_layer=4 and x are equal in all that acts"),
     ("factors: {training.batch_size: [16, 32]}",
      "factors: batch_size=16 sees 614,400 tokens, batch_size=32 1,228,800; exclude that arm and"),
-    ("include: [{name: suite, levels: {model.n_layer: 2}}]",
-     "factors: 'suite' cannot name an arm and its folder"),
     ("include: [{name: by-hand, levels: {model.n_layer: 2}}]",
      "factors: 'by-hand' cannot name an arm and its folder"),
     ("factors: {corpus.tokenizer: [bytes, verdict.json]}",
@@ -141,23 +119,17 @@ ADDED = [
     ("factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 2}]",
      "arm n_layer=4: its baseline 'n_layer=2' is unknown; did you mean 'n_layer=4'?; include "
      "it or name another"),
-    ("training: {learning_rate: .nan}",
-     "training.learning_rate: nan is not allowed. Input should be"),
     ("corpus: {tokenizer: bpe-256}",
      "corpus.tokenizer: 'bpe-256': a size must be 257 (all bytes and the end of a document) to"),
     ("corpus: {tokenizer: bpe-1000001}", "corpus.tokenizer: 'bpe-1000001': a size must be 257"),
     ("corpus: {tokenizer: bep-300}", "corpus.tokenizer: 'bep-300' is not allowed"),
     ("training: {lr: 1.0e-3}", "training.lr: 'lr' is unknown; there are iterations, batch_size"),
-    ("factors: {training.lr: [1.0e-3]}",
-     "factors: 'training.lr' is unknown; there are training.iterations, training.batch_size"),
     ("factors: {training: [1]}", "factors: 'training' is unknown; there are training.iterations"),
     ("factors: {MODEL.N_LAYER: [2]}", "factors: 'MODEL.N_LAYER' is unknown; did you mean 'model"),
     ("factors: {code: [main, '']}",
      "factors.code: '' names no commit; write a branch, tag or hash, in quotes"),
     ("factors: {training.learning_rate: [" + "y" * 3000 + "]}",
      "factors {'training.learning_rate': 'yyyyyyyyyyyyyyyyyyyyyyyyyyy...yyy"),
-    ("factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: '" + "y" * 3000 + "'}]",
-     "exclude.0: 'yyyyyyyyyyyyyyyyyyyyyyyyyyy...yyyyyyyyyyyyyyyyyyyyyyyyyyyy' is no level of"),
     ("model: {n_head: 0}\ntraining: {schedul: constant}",
      "model.n_head: 0 is not allowed. Input should be greater than 0; training.schedul: "
      "'schedul' is unknown; did you mean 'schedule'?"),
@@ -200,14 +172,10 @@ BAD = [
     MINIMAL + "model: {n_embd: 100000000000000000000, n_head: 1}",
     MINIMAL + "? [a, b]\n: 3",
     MINIMAL + "factors: {corpus.source: ['a{b}.txt', 'c.txt']}",
-    "name:\tlittle\nseeds:\n\t- 0",
-    MINIMAL + "a: &a [*a]",
-    MINIMAL + "---\nname: x",
     MINIMAL + "model: {n_layer: 2020-01-01}",
     MINIMAL + "1: 2",
     "name: little\nseeds: [99999999999999999999999]",
     MINIMAL + "training: {learning_rate: -0.0}",
-    MINIMAL + "training: {iterations: 1000000000000}",
     MINIMAL + "model: {n_layer: 100000000}",
     MINIMAL + "model: {block_size: 10000000000}",
     MINIMAL + "training: {batch_size: 1000000000}",
@@ -216,87 +184,60 @@ BAD = [
     MINIMAL + "training: {eps: 1.0e-320}",
     MINIMAL + "training: {weight_decay: 1.0e300}",
     MINIMAL + "factors: {model.: [1]}",
-    MINIMAL + "factors: {? [a] : [1]}",
     MINIMAL + "factors: {model.n_layer: [[1]]}",
     MINIMAL + "factors: {training.learning_rate: [.nan, 1.0e-3]}",
     "name: little\nseeds: [true]",
-    "name: little\nseeds: {count: 8}",
-    "name: 3\nseeds: [0]",
     "name: ../x\nseeds: [0]",
     "name: 'little\n\n'\nseeds: [0]",
     MINIMAL + "plan: /etc/passwd",
-    MINIMAL + "plan: ../x.yaml",
-    MINIMAL + "corpus: {sources: {a: 0.5, b: 0.5}}",
-    MINIMAL + "include: [{levels: 3}]",
     MINIMAL + "include: [{levels: {model.n_layer: [1]}}]",
     MINIMAL + "include: [{levels: {}, name: 'A B'}]",
-    MINIMAL + "exclude: [3]",
     MINIMAL + "factors: {model.n_layer: [1]}\nexclude: [{}]",
     MINIMAL + "factors: {model.n_layer: [1]}\nexclude: [{model.n_layer: 1}]",
     MINIMAL + "corpus: 3",
     MINIMAL + "corpus: ''",
     MINIMAL + 'corpus: "a\\nb"',
     MINIMAL + "corpus: {fraction: 0}",
-    MINIMAL + "corpus: {fraction: .nan}",
     MINIMAL + "training: {beta1: 1.0}",
-    MINIMAL + "training: {gradient_clip: 0}",
     MINIMAL + "training: {embedding_learning_rate_ratio: 1.0e+9}",
     MINIMAL + "training: {embedding_learning_rate_ratio: 1.0e-9}",
     MINIMAL + "model: {logit_softcap: 1.0e-9}",
     MINIMAL + "model: {logit_softcap: 1.0e+9}",
-    MINIMAL + "training: {precision: fp64}",
-    MINIMAL + "model: {n_läyer: 3}",
     MINIMAL + "evaluation: {tasks: [piqa]}",
     MINIMAL + "evaluation: {tasks: piqa}\ncorpus: {tokenizer: bytes}",
     MINIMAL + "evaluation: {tasks: ['a b']}\ncorpus: {tokenizer: bytes}",
     MINIMAL + "evaluation: {tasks: [piqa], shots: [-1]}\ncorpus: {tokenizer: bytes}",
     MINIMAL + "factors: {evaluation.tasks: [piqa]}\ncorpus: {tokenizer: bytes}",
-    "\ufeffname: little\nseeds: [0]\nx: 1",
-    "name: little\r\nseeds: [0]\r\nx: 1",
     MINIMAL + "model: {<<: 3}",
-    MINIMAL + "model: !!set {a}",
-    MINIMAL + "model: *x",
-    MINIMAL + "model: !x y",
     MINIMAL + "model: \x07",
-    MINIMAL + "model: " + "{a: " * 3000 + "1" + "}" * 3000,
-    MINIMAL + "seeds2: " + "[" * 1000 + "]" * 1000,
     "name: little\nseeds: [" + "9" * 5000 + "]",
     "name: " + "a" * 300 + "\nseeds: [0]",
     MINIMAL + "factors: {corpus.source: [" + "x" * 250 + ".txt, y.txt]}",
     MINIMAL + "corpus: " + "x/" * 3000,
     f"name: little\nseeds: {list(range(20_001))}",
-    "a: &a [x, x, x, x]\n" + SHARED,
-    MINIMAL + 'corpus: "a\\0b"',
     MINIMAL + "evaluation: {dev_windows: 100000000}",
-    MINIMAL + "training: {device: cpu}\nmachine: cpu",
 ]
 FILES = [*WHOLE, *((MINIMAL + text, f": {said}") for text, said in ADDED), *((t, "") for t in BAD)]
 
 
-Load = Callable[[str | bytes], Study]
-
-
 @pytest.mark.parametrize(("content", "said"), FILES, ids=range(len(FILES)))
-def test_a_bad_file_is_refused_in_one_line(content: str | bytes, said: str, load: Load) -> None:
-    with pytest.raises(ConfigError) as error:
-        load(content)
-    message = str(error.value)
+def test_a_bad_file_is_refused_in_one_line(content, said, load):
+    message = refused(load, content)
     assert re.match(".*".join(map(re.escape, f"little.yaml{said}".split("…"))), message)
     assert not said or ("did you mean" in message) == ("did you mean" in said)
-    assert len(message.splitlines()) == 1
     assert len(message) < 700
 
 
 @pytest.mark.parametrize("value", ["0", "0.0", "false", "off", "none"])
 @pytest.mark.parametrize("field", ["model: {logit_softcap", "training: {gradient_clip"])
-def test_what_switches_a_field_off_is_said(field: str, value: str, load: Load) -> None:
+def test_what_switches_a_field_off_is_said(field, value, load):
     with pytest.raises(ConfigError, match=r"for none, write null$"):
         load(f"{MINIMAL}{field}: {value}}}")
     load(f"{MINIMAL}{field}: null}}")
 
 
 @pytest.mark.parametrize("field", ["machine: {threads: 0}", "evaluation: {items_per_task: none}"])
-def test_null_is_named_for_no_field_that_has_another_word_for_it(field: str, load: Load) -> None:
+def test_null_is_named_for_no_field_that_has_another_word_for_it(field, load):
     with pytest.raises(ConfigError, match=r"^((?!write null).)*$"):
         load(MINIMAL + field)
 
@@ -304,15 +245,13 @@ def test_null_is_named_for_no_field_that_has_another_word_for_it(field: str, loa
 @pytest.mark.parametrize(
     "value", [None, 3, 0.0, True, float("nan"), "", " ", "\n", b"little", [], ["x"], {"name": "x"}]
 )
-def test_what_names_no_study_is_refused_whatever_it_is(value: Any) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_study(value)
+def test_what_names_no_study_is_refused_whatever_it_is(value):
     remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
-    assert str(error.value) == f"study: {value!r} names none; {remedy}"
+    assert refused(load_study, value) == f"study: {value!r} names none; {remedy}"
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + ".yaml"])
-def test_a_name_longer_than_a_file_may_have_is_refused(name: str) -> None:
+def test_a_name_longer_than_a_file_may_have_is_refused(name):
     with pytest.raises(ConfigError, match=r"^study: 'x{27}\.{3}.* is unknown; there are "):
         load_study(name)
 
@@ -320,21 +259,17 @@ def test_a_name_longer_than_a_file_may_have_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, 3, True, b"none", [], ["none"], {}, "x" * 5000, "a\u2028b"]
 )
-def test_what_names_no_arm_is_refused_whatever_it_is(value: Any) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_study("final").arm(value)
-    message = str(error.value)
+def test_what_names_no_arm_is_refused_whatever_it_is(value):
+    message = refused(load_study("final").arm, value)
     assert re.match(r"arm: .{1,80} is unknown; (there are none|did you mean 'none')", message)
     assert message.endswith("in study 'final'")
-    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("value", [None, 0.0, True, False, "0", b"0", [0], {}, float("nan"), -1, 9])
-def test_only_a_whole_number_is_a_seed(value: Any) -> None:
+def test_only_a_whole_number_is_a_seed(value):
     assert load_study("final").require_seed(0) == 0
-    with pytest.raises(ConfigError) as error:
-        load_study("final").require_seed(value)
-    assert str(error.value) == f"seed: {value!r} is not in study 'final'; it has [0, 1, 2, 3, 4]"
+    said = f"seed: {value!r} is not in study 'final'; it has [0, 1, 2, 3, 4]"
+    assert refused(load_study("final").require_seed, value) == said
 
 
 @pytest.mark.parametrize(
@@ -352,10 +287,8 @@ def test_only_a_whole_number_is_a_seed(value: Any) -> None:
         ({"training.beta1": None}, "training.beta1: None is not allowed. Input should"),
     ],
 )  # fmt: skip
-def test_changes_that_cannot_be_made_are_refused_whatever_they_are(changes: Any, said: str) -> None:
+def test_changes_that_cannot_be_made_are_refused_whatever_they_are(changes, said):
     study = load_study("final")
-    with pytest.raises(ConfigError) as error:
-        scratch(study, study.arm("none"), changes)
-    assert str(error.value).startswith(f"changes: {said}")
-    assert len(str(error.value).splitlines()) == 1
-    assert len(str(error.value)) < 700
+    message = refused(scratch, study, study.arm("none"), changes)
+    assert message.startswith(f"changes: {said}")
+    assert len(message) < 700

@@ -6,31 +6,18 @@ import py_compile
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lib.config import code
-from lib.config.code import (
-    environment,
-    git_state,
-    measure_key,
-    plan_log,
-    require_allowed,
-    start_up_files,
-    tasks_hash,
-    train_key,
-    variables,
-)
 from lib.config.io import ROOT
 from lib.config.yaml import ConfigError
-from tests.config.samples import Parameters
 
 TRAIN, MEASURE = "train", "measure"
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tree(tmp_path, monkeypatch):
     """A copy of what the keys are of."""
     top = tmp_path / "copy"
     shutil.copytree(ROOT / "lib", top / "lib", ignore=shutil.ignore_patterns("__pycache__"))
@@ -41,13 +28,13 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return top
 
 
-def keys() -> dict[str, str]:
-    for function in (train_key, measure_key, git_state):
+def keys():
+    for function in (code.train_key, code.measure_key, code.git_state):
         function.cache_clear()
-    return {TRAIN: train_key(), MEASURE: measure_key()}
+    return {TRAIN: code.train_key(), MEASURE: code.measure_key()}
 
 
-def append(file: Path, text: str = "# a comment\n") -> None:
+def append(file, text="# a comment\n"):
     file.write_text(file.read_text("utf-8") + text, "utf-8")
 
 
@@ -66,17 +53,13 @@ def append(file: Path, text: str = "# a comment\n") -> None:
         *((f"lib/{name}", set()) for name in ("README.md", "sweep/sweep.py")),
     ],
 )
-def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(
-    file: str, changed: set[str], tree: Path
-) -> None:
+def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(file, changed, tree):
     before = keys()
     append(tree / file)
     assert {name for name, key in keys().items() if key != before[name]} == changed
 
 
-def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_result(
-    tree: Path,
-) -> None:
+def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_result(tree):
     notebook = tree / "notebooks" / "02_train.ipynb"
     content = json.loads(notebook.read_text("utf-8"))
     sources = ["".join(cell["source"]) for cell in content["cells"]]
@@ -95,20 +78,21 @@ def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_re
         assert changed == (expected if is_code and not asks else set()), text
 
 
-def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree: Path) -> None:
+def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
     before = keys()
     for file in tree.rglob("*.py"):
         file.touch()
     assert keys() == before
-    assert git_state() == {"commit": None, "clean": None}
+    assert code.git_state() == {"commit": None, "clean": None}
+    (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")  # of a packed tree
+    keys()
+    assert code.git_state() == {"commit": "a" * 40, "clean": None}
 
 
-def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
-    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def state() -> dict[str, object]:
-        git_state.cache_clear()
-        return git_state()
+def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, monkeypatch):
+    def state():
+        code.git_state.cache_clear()
+        return code.git_state()
 
     parameters.study()
     parameters.plan()
@@ -122,8 +106,8 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
     (parameters.top / "lib" / "new" / "module.py").write_text("x = 1", "utf-8")
     assert state()["clean"] is False  # untracked, and Python would import it
     outer = parameters.commit()
-    assert plan_log("p.yaml").startswith(commit[:7])
-    assert plan_log("q.yaml") == "git knows no commit of it"
+    assert code.plan_log("p.yaml").startswith(commit[:7])
+    assert code.plan_log("q.yaml") == "git knows no commit of it"
     # The checkout of another commit, for an arm that is one.
     tree = parameters.top / "runs" / ".code" / commit
     parameters.git("worktree", "add", "-q", "--detach", str(tree), commit)
@@ -146,10 +130,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
         "GIT_CONFIG_COUNT",
     ],
 )
-def test_no_setting_of_git_hides_a_change(
-    hidden: str, parameters: Parameters, tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_no_setting_of_git_hides_a_change(hidden, parameters, tmp_path_factory, monkeypatch):
     """Neither of a file that git knows nor of a new one; nor does it name another commit."""
     home, old = tmp_path_factory.mktemp("home"), parameters.top / "lib" / "old.py"
     monkeypatch.setenv("HOME", str(home))
@@ -169,8 +150,8 @@ def test_no_setting_of_git_hides_a_change(
         when = old.stat().st_mtime_ns
         file.write_text(text, "utf-8")
         os.utime(file, ns=(when, when))
-        git_state.cache_clear()
-        assert git_state() == {"commit": commit, "clean": text == "x = 1"}
+        code.git_state.cache_clear()
+        assert code.git_state() == {"commit": commit, "clean": text == "x = 1"}
     assert not (home / "executed").exists()
 
 
@@ -179,33 +160,31 @@ HOSTILE = ("PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX", "PYTHONIOEN
            "MATPLOTLIBRC", "MPLCONFIGDIR", "GIT_DIR", "JUPYTER_CONFIG_PATH")  # fmt: skip
 
 
-def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(monkeypatch, tmp_path):
     asked = {"https_proxy": "http://proxy", "SSL_CERT_FILE": "/cert", "CUDA_VISIBLE_DEVICES": "1",
              "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring"}  # fmt: skip
     fixed = {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(ROOT)}
     monkeypatch.setattr(os, "environ", dict.fromkeys(HOSTILE, "1") | asked | {"HOME": "/root"})
-    found = environment(STUDY_OUTPUT="x")
+    found = code.environment(STUDY_OUTPUT="x")
     assert found.items() >= (asked | fixed | {"HOME": "/root", "STUDY_OUTPUT": "x"}).items()
     assert not found.keys() & {*HOSTILE}
     hashed = code.digest("/opt/lib")[:12]  # no machine's folders
     told = {"LD_LIBRARY_PATH": hashed, "NCCL_ALGO": "Ring"}
     numeric = ("MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE")
-    assert variables() == told | dict.fromkeys((*numeric, "LD_PRELOAD"), "1")
+    assert code.variables() == told | dict.fromkeys((*numeric, "LD_PRELOAD"), "1")
     monkeypatch.setattr(os, "environ", found)
-    assert variables() == told
+    assert code.variables() == told
     for file in ("profile_default/startup/0.py", "profile_default/ipython_config.py", "own.pth"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    before = start_up_files()
+    before = code.start_up_files()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    assert {*start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
+    assert {*code.start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
 
 
 @pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH", "read-only"])
-def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> None:
+def test_no_compiled_file_runs_in_place_of_its_source(mode, tree):
     """Though its time and size, by which Python takes it for its source's, are the same."""
     source, first = tree / "lib" / "probe.py", "import py_compile\n" if mode == "read-only" else ""
     first += "def refuse(*_, **__): raise PermissionError\npy_compile.compile = refuse\n"
@@ -220,17 +199,9 @@ def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> 
     assert subprocess.check_output(command, cwd=tree, env={"PYTHONPATH": str(tree)}) == b"2\n"
 
 
-def test_a_packed_tree_names_its_commit_and_does_not_know_whether_it_was_changed(
-    tree: Path,
-) -> None:
-    (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")
-    keys()
-    assert git_state() == {"commit": "a" * 40, "clean": None}
-
-
 def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     allowed = tmp_path / "allowed-tasks.txt"
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr(code, "corpus_places", lambda name: [tmp_path / name])
@@ -238,22 +209,22 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "items.jsonl").write_text("{}", "utf-8")
     (tmp_path / "tasks" / "own.yaml").write_text("task: own", "utf-8")
-    first = tasks_hash("tasks")
+    first = code.tasks_hash("tasks")
     (tmp_path / "tasks" / "__pycache__").mkdir()
     (tmp_path / "tasks" / "__pycache__" / "own.pyc").write_text("", "utf-8")
-    assert tasks_hash("tasks") == first
+    assert code.tasks_hash("tasks") == first
     (tmp_path / "tasks" / "items.jsonl").write_text("{} ", "utf-8")
-    assert tasks_hash("tasks") != first
-    assert tasks_hash(None) is None
-    require_allowed(None)
+    assert code.tasks_hash("tasks") != first
+    assert code.tasks_hash(None) is None
+    code.require_allowed(None)
     changes = {"own.yaml": "task: other", ".yaml": "task: own", ".in/utils.py": "", "d/x": ""}
     for name, text in changes.items():
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "tasks" / name).write_text(text, "utf-8")
         with pytest.raises(ConfigError, match=r"read those in tasks; .* data/allowed-tasks.txt"):
-            require_allowed("tasks")
-        allowed.write_text(f"{'0' * 64}\n{tasks_hash('tasks')}\n", "utf-8")
-        require_allowed("tasks")
+            code.require_allowed("tasks")
+        allowed.write_text(f"{'0' * 64}\n{code.tasks_hash('tasks')}\n", "utf-8")
+        code.require_allowed("tasks")
     (tmp_path / "tasks" / "own.yaml").write_text("include: ../base.yaml", "utf-8")
     with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
-        require_allowed("tasks")
+        code.require_allowed("tasks")

@@ -25,7 +25,7 @@ write_text(Path(sys.argv[1]), "new")
 """
 
 
-def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_path: Path) -> None:
+def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_path):
     file = tmp_path / "folder" / "file.txt"
     write_text(file, "old")
     done = subprocess.run([sys.executable, "-c", KILLED, file])
@@ -37,7 +37,7 @@ def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_pat
     assert file.read_text() == "newer"
 
 
-def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     file = tmp_path / "file.json"
     write_json(file, {"a": 1})
     with pytest.raises(TypeError):
@@ -50,15 +50,15 @@ def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> N
     assert (list(tmp_path.iterdir()), read_json(file)) == ([file], {"a": 1})
 
 
-def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
+def test_what_has_its_name_is_on_the_disk(tmp_path, monkeypatch):
+    done = []
     fsync, replace = os.fsync, Path.replace
 
-    def brought(descriptor: int) -> None:
+    def brought(descriptor):
         done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name.rpartition(".")[2])
         fsync(descriptor)
 
-    def replaced(path: Path, target: Path) -> Path:
+    def replaced(path, target):
         done.append(f"-> {target.name}")
         return replace(path, target)
 
@@ -73,7 +73,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in tmp_path.rglob("*")] == ["checkpoints", "last", "weights"]
 
 
-def test_numbers_that_json_lacks_are_written_as_null(tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
     numbers = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf}, "d": "nan", "e": 3}
     write_json(tmp_path / "n.json", numbers)
     written = json.loads((tmp_path / "n.json").read_text("utf-8"))
@@ -85,9 +85,7 @@ LARGE = b"[1]" + b" " * 100_000
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a": [1,', b"\xff", b"[" * 100_000, LARGE])
-def test_damaged_json_is_named(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_json_is_named(content, tmp_path, monkeypatch):
     monkeypatch.setattr("lib.config.io.MAX_JSON", 100_000)
     (tmp_path / "n.json").write_bytes(content)
     with pytest.raises(UserError, match=r"^n\.json cannot be read; restore it, or delete it$"):
@@ -97,25 +95,11 @@ def test_damaged_json_is_named(
 KAGGLE_INPUTS = ["input/slug/repo", "input/datasets/owner/slug", "input/slug/input/repo"]
 
 
-@pytest.fixture
-def kaggle(tmp_path: Path) -> Path:
-    """A folder laid out as Kaggle's: read-only inputs beside a working folder."""
-    (tmp_path / "input").mkdir()
-    (tmp_path / "working").mkdir()
-    return tmp_path
-
-
-@pytest.fixture
-def on_kaggle(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same folder, with the repository attached as an input."""
-    monkeypatch.setattr(io, "ROOT", kaggle / "input" / "slug" / "repo")
-    monkeypatch.setattr(io, "kaggle_folder", lambda: kaggle)
-    monkeypatch.setattr(io, "output_root", lambda: kaggle / "working")
-    return kaggle
-
-
 @pytest.mark.parametrize("repository", KAGGLE_INPUTS)
-def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: str) -> None:
+def test_on_kaggle_outputs_go_to_the_working_folder(tmp_path, repository):
+    kaggle = tmp_path
+    (kaggle / "input").mkdir()
+    (kaggle / "working").mkdir()
     assert io.kaggle_folder(kaggle / repository) == kaggle
     assert io.output_root(kaggle / repository) == kaggle / "working"
     assert io.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
@@ -124,34 +108,29 @@ def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: st
 
 
 def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_input(
-    on_kaggle: Path,
-) -> None:
-    attached = [on_kaggle / "input" / "b" / "own.txt", on_kaggle / "input" / "a" / "deep/own.txt"]
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(io, "ROOT", tmp_path / "input" / "slug" / "repo")
+    monkeypatch.setattr(io, "kaggle_folder", lambda: tmp_path)
+    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "working")
+    attached = [tmp_path / "input" / "b" / "own.txt", tmp_path / "input" / "a" / "deep/own.txt"]
     for path in attached:
         path.parent.mkdir(parents=True)
         path.touch()
     assert io.corpus_places("own.txt")[4:] == sorted(attached)
-    assert io.relative(on_kaggle / "working/runs/final") == "runs/final"
-    assert io.relative(on_kaggle / "input/slug/repo/params/final.yaml") == "params/final.yaml"
+    assert io.relative(tmp_path / "working/runs/final") == "runs/final"
+    assert io.relative(tmp_path / "input/slug/repo/params/final.yaml") == "params/final.yaml"
     assert io.relative(attached[0]) == "own.txt"  # no machine's folders
 
 
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        (io.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
-        (io.result_file("02_train", "final", "none", 3), "runs/final/none/seed-3/result.json"),
-        (io.PAPER, "papers/embedding-norm"),
-        (io.PARAMS / "final.yaml", "params/final.yaml"),
-    ],
-)
-def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> None:
-    assert io.relative(path) == shown
+def test_paths_are_shown_relative_to_the_repository():
+    notebook = io.executed_notebook("03_analysis", "final")
+    result = io.result_file("02_train", "final", "none", 3)
+    assert io.relative(notebook) == "runs/final/03_analysis.ipynb"
+    assert io.relative(result) == "runs/final/none/seed-3/result.json"
 
 
-def test_a_corpus_is_sought_in_the_repository_then_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "ROOT", tmp_path / "repo")
     monkeypatch.setattr(io, "output_root", lambda: tmp_path / "elsewhere" / "out")
     monkeypatch.setattr(io, "kaggle_folder", lambda: None)
@@ -163,9 +142,7 @@ def test_a_corpus_is_sought_in_the_repository_then_beside_it(
     ]
 
 
-def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_path, monkeypatch):
     (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
     (tmp_path / "input" / "params" / "plans" / "p.yaml").write_text("a: 1", "utf-8")
     monkeypatch.setattr(io, "ROOT", tmp_path / "input")
@@ -177,14 +154,12 @@ def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
     assert (io.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
 
 
-def test_the_code_of_an_arm_writes_where_the_sweep_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
     monkeypatch.setenv("STUDY_OUTPUT", str(tmp_path))
     assert io.output_root() == tmp_path
 
 
-def test_cores_are_those_that_the_process_may_use() -> None:
+def test_cores_are_those_that_the_process_may_use():
     few = "import os; os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:1])"
     text = f"{few}; from lib.config.io import cores; print(cores())"
     assert subprocess.check_output([sys.executable, "-c", text], cwd=io.ROOT) == b"1\n"

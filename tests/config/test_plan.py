@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from typing import Any
 
 import pytest
 
@@ -10,14 +9,14 @@ from lib.config.io import read_json
 from lib.config.plan import PLANS, Plan, read_plan
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError
-from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, TEXT, Parameters
+from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, TEXT
 
 PUBLISHED = read_json(PLANS / "published.json")["plans"]
 WITHIN = {"says": "…", "test": ["layernorm", "none", "loss"], "equivalent_within": 0.1}
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in PLANS.glob("*.yaml")))
-def test_a_published_plan_has_its_hash_and_its_seeds(file: str) -> None:
+def test_a_published_plan_has_its_hash_and_its_seeds(file):
     """Their files hold fields of former schemas; verdicts and runs are stamped with their hashes,
     and the seeds of a frozen one follow from it."""
     plan, published = read_plan(file), PUBLISHED[file]
@@ -28,7 +27,7 @@ def test_a_published_plan_has_its_hash_and_its_seeds(file: str) -> None:
         assert fixed.used_seeds == typed["skipped"]
 
 
-def test_margins_of_the_first_plans_are_smallest_effects_of_interest() -> None:
+def test_margins_of_the_first_plans_are_smallest_effects_of_interest():
     second, stability = (read_plan(f"{name}.yaml") for name in ("second", "stability"))
     accuracies = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
     assert stability.smallest_effect_of_interest == dict.fromkeys(accuracies, 0.01)
@@ -36,9 +35,7 @@ def test_margins_of_the_first_plans_are_smallest_effects_of_interest() -> None:
     assert second.smallest_effect_of_interest == of_second
 
 
-def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(
-    parameters: Parameters,
-) -> None:
+def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(parameters):
     """It is no matter of the schema: what a field's default becomes later moves no seed."""
     text = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
     expected = hashlib.sha256(text.encode()).hexdigest()
@@ -49,7 +46,7 @@ def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(
     assert Plan.model_validate(PLAN | {"alpha": 0.01}).hash != expected
 
 
-def test_what_has_a_usual_value_may_be_left_out() -> None:
+def test_what_has_a_usual_value_may_be_left_out():
     plan = Plan.model_validate(PLAN)
     assert (plan.alpha, plan.power, plan.primary_measures) == (0.05, 0.8, ["loss"])
 
@@ -59,19 +56,15 @@ def test_what_has_a_usual_value_may_be_left_out() -> None:
     [
         ({"alpha": 5}, "alpha: 5 is not allowed"),
         ({"alhpa": 0.05}, "alhpa: 'alhpa' is unknown; did you mean 'alpha'"),
-        ({"rules": "none"}, "rules: 'rules' is unknown"),
-        ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
         ({"title": " "}, "title: is missing; add it"),
         ({"confirmatory": []}, "confirmatory: [] is not allowed. List should have at least 1"),
         ({"hypotheses": {}}, "hypotheses: {} is not allowed. Dictionary should have at least 1"),
         ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: ['a', 'b'] is"),
         ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "hypotheses.a: give either dir"),
         ({"hypotheses": {"a": {"says": "…", "test": BOUND["test"]}}}, "hypotheses.a: give either"),
-        ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
         ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
         ({"hypotheses": {"a": WITHIN | {"beyond": 1}}}, "hypotheses.a: beyond goes with direction"),
         ({"spread": {"loss": 0}}, "spread.str: {'loss': 0} is not allowed"),
-        ({"families": {"a": 3}}, "families.a: 3 is not allowed. Input should be a valid dict"),
         ({"families": {"a": FAMILY | {"contrasts": [["x"]]}}}, "families.a.contrasts.0: ['x'] is"),
         ({"families": {"a": FAMILY | {"tset": "t"}}}, "families.a.tset: 'tset' is unknown; did"),
         ({"families": {"a": FAMILY | {"test": "tt"}}}, "families.a.test: 'tt' is not allowed. Inp"),
@@ -79,19 +72,16 @@ def test_what_has_a_usual_value_may_be_left_out() -> None:
         ({"instability": {"nois": {}}}, "instability.nois: 'nois' is unknown; did you mean 'noi"),
         ({"instability": {"rise": 0.5}}, "instability: give one definition: noise; or rise, last"),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
-        ({"frozen": []}, "frozen: [] is not allowed. Input should be a valid dictionary"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_a_line_with_the_remedy(
-    change: dict[str, Any], said: str, parameters: Parameters
-) -> None:
+def test_a_wrong_field_is_a_line_with_the_remedy(change, said, parameters):
     parameters.plan(**change)
     with pytest.raises(ConfigError) as error:
         read_plan("p.yaml")
     assert f"p.yaml: {said}" in str(error.value).split("\nerror: ")[0]
 
 
-def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters: Parameters) -> None:
+def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters):
     parameters.study()
     parameters.plan()
     plan = parameters.freeze()
@@ -103,11 +93,11 @@ def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters: Param
     assert study.hash == Study.model_validate(study.model_dump() | {"seeds": [0]}).hash
 
 
-def test_a_seed_used_before_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_used_before_is_passed_over(monkeypatch):
     """The hash is held fixed: a plan that names another used seed would draw altogether others."""
     monkeypatch.setattr(Plan, "hash", "h")
 
-    def draw(n: int, used: list[int]) -> list[int]:
+    def draw(n, used):
         frozen = {"seeds": n, "used_seeds": used, "parameters": TEXT, "corpus": {}, "suite": []}
         return Plan.model_validate(PLAN | {"frozen": {"trial": frozen}}).draw("trial", n)
 
@@ -125,9 +115,7 @@ def test_a_seed_used_before_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> N
         {"frozen": {"suite": []}},
     ],
 )
-def test_a_plan_edited_after_its_runs_has_other_seeds(
-    change: dict[str, Any], parameters: Parameters
-) -> None:
+def test_a_plan_edited_after_its_runs_has_other_seeds(change, parameters):
     """Hypotheses written from results then have no runs: those there are have other seeds."""
     parameters.study()
     parameters.plan()
@@ -143,17 +131,12 @@ def test_a_plan_edited_after_its_runs_has_other_seeds(
     [
         ({}, r"seeds: are drawn .* \./run_all\.sh freeze p\.yaml$"),
         ({"plan": None}, r"seeds: are drawn .* freeze PLAN, and name it here$"),
-        (
-            {"plan": "pl.yaml"},
-            r"plan: there is no params/plans/pl\.yaml .* mean 'p'.* freeze --new pl --study",
-        ),
+        ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'p'.* --new pl "),
         ({"seeds": {"count": 0}}, r"seeds: write a list, or {count: 8} to draw so many"),
         ({"seeds": {"count": 10**9}}, r"seeds: write a list, or {count: 8} to draw so many"),
     ],
 )
-def test_seeds_that_cannot_be_drawn_say_what_to_do(
-    change: dict[str, Any], said: str, parameters: Parameters
-) -> None:
+def test_seeds_that_cannot_be_drawn_say_what_to_do(change, said, parameters):
     parameters.plan()  # not frozen
     parameters.write("trial.yaml", STUDY | change)
     with pytest.raises(ConfigError, match=rf"^trial\.yaml: {said}"):

@@ -1,8 +1,7 @@
 """Studies load strictly, expand to their arms, and are identified by what their runs share."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
 
@@ -10,7 +9,7 @@ from lib.config.io import read_json
 from lib.config.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
 from lib.config.study import COPY, PARAMS, Study, arm_id, load_study, scratch
 from lib.config.yaml import ConfigError
-from tests.config.samples import Parameters
+from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"
 LITTLE = {"name": "little", "seeds": [0]}
@@ -21,48 +20,34 @@ factors:
 """
 STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml"))
 
-Load = Callable[[str | bytes], Study]
-
 
 # Not `none`, with which embedding_rms may not change.
 LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
 DECIDING = [name for name in FIELDS if not name.startswith("machine.")]
-OTHER_TEXTS = {
-    "corpus.source": "own.txt",
-    "corpus.tokenizer": "bytes",
-    "model.embedding_norm": "layernorm",
-    "model.embedding_norm_on": "token",
-    "model.positions": "rotary",
-    "model.norm": "rmsnorm",
-    "model.activation": "relu2",
-    "training.schedule": "warmup_cosine",
-    "training.optimizer": "muon",
-    "training.precision": "bf16",
-}
-LISTS: dict[str, object] = {
-    "evaluation.tasks": ["piqa"],
-    "evaluation.shots": [2],
-    "evaluation.include_path": "tasks",
-}
+OTHER_TEXTS = {"corpus.source": "own.txt", "corpus.tokenizer": "bytes"}
+LISTS = {"evaluation.tasks": ["piqa"], "evaluation.shots": [2], "evaluation.include_path": "tasks"}
 """Fields of several values, or of stock tasks, which no level of a factor can be."""
 STOCK = {"corpus": {"tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}}
 """What these fields ask of the others."""
 
 
-def around(name: str) -> dict[str, Any]:
+def around(name):
     """A study in which a field may have another value: head_std is for an untied output."""
     untied = {"model": LITTLE_NORM["model"] | {"tied": False}} if name == "model.head_std" else {}
     return LITTLE_NORM | untied
 
 
-def another_value(name: str) -> tuple[str, str, object]:
+def another_value(name):
     """Split a dotted field into section and field, and give it an allowed value but its default."""
     section, _, field = name.partition(".")
-    default = getattr(getattr(RunConfig(), section), field)
+    of_section = getattr(RunConfig.model_validate({"model": LITTLE_NORM["model"]}), section)
+    default = getattr(of_section, field)
     if name in LISTS:
         return section, field, LISTS[name]
     if isinstance(default, str):
-        return section, field, OTHER_TEXTS[name]
+        allowed = get_args(type(of_section).model_fields[field].annotation)
+        others = [value for value in allowed if value != default]
+        return section, field, (others or [OTHER_TEXTS[name]])[0]
     if isinstance(default, bool):
         return section, field, not default
     if isinstance(default, int):
@@ -71,7 +56,7 @@ def another_value(name: str) -> tuple[str, str, object]:
 
 
 @pytest.mark.parametrize("study", ["final", "final.yaml", "params/final.yaml", Path("final.yaml")])
-def test_a_study_is_loaded_by_name_or_path(study: str | Path) -> None:
+def test_a_study_is_loaded_by_name_or_path(study):
     assert load_study(study).name == "final"
 
 
@@ -91,14 +76,14 @@ def test_a_study_is_loaded_by_name_or_path(study: str | Path) -> None:
         ("", "seeds: [0, 7]"),
     ],
 )  # fmt: skip
-def test_what_changes_no_run_keeps_the_hash(load: Load, one: str, other: str) -> None:
+def test_what_changes_no_run_keeps_the_hash(load, one, other):
     minimal = MINIMAL.replace("seeds: [0]\n", "") if "seeds" in other else MINIMAL
     before, after = load(MINIMAL + one), load(minimal + other)
     assert before.hash == after.hash
 
 
 @pytest.mark.parametrize("field", list(MachineConfig.model_fields))
-def test_the_machine_is_outside_the_hash(load: Load, field: str) -> None:
+def test_the_machine_is_outside_the_hash(load, field):
     values = {"device": "cpu", "compile": True, "activation_checkpointing": True, "graph": False}
     value = values.get(field, 4)
     study = load(MINIMAL + f"machine: {{{field}: {str(value).lower()}}}")
@@ -106,7 +91,7 @@ def test_the_machine_is_outside_the_hash(load: Load, field: str) -> None:
     assert study.hash == load(MINIMAL).hash
 
 
-def test_included_arms_stand_beside_the_grid(load: Load) -> None:
+def test_included_arms_stand_beside_the_grid(load):
     study = load(
         MINIMAL
         + """
@@ -127,13 +112,13 @@ include:
     assert arms["none"].config.training.learning_rate == 3e-4
 
 
-def test_a_study_of_name_and_seeds_has_one_arm_of_defaults(load: Load) -> None:
+def test_a_study_of_name_and_seeds_has_one_arm_of_defaults(load):
     (arm,) = load(MINIMAL).arms()
     assert arm.id == arm.baseline == "baseline"
     assert (arm.levels, arm.config) == ({}, RunConfig())
 
 
-def test_a_grid_is_every_combination_each_beside_its_baseline(load: Load) -> None:
+def test_a_grid_is_every_combination_each_beside_its_baseline(load):
     """The baseline is the first level of the first factor, within the levels of the others."""
     arms = list(load(MINIMAL + TWO_FACTORS).arms())
     assert [(arm.id, arm.variant, arm.setting, arm.baseline) for arm in arms] == [
@@ -150,9 +135,7 @@ def test_a_grid_is_every_combination_each_beside_its_baseline(load: Load) -> Non
     assert left.hash == load(MINIMAL + TWO_FACTORS).hash
 
 
-def test_a_grid_of_a_million_arms_is_refused_before_one_is_made(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grid_of_a_million_arms_is_refused_before_one_is_made(load, monkeypatch):
     monkeypatch.setattr(Study, "arms", None)
     levels = "[" + ", ".join(map(str, range(1, 1001))) + "]"
     factors = f"factors: {{model.n_layer: {levels}, training.iterations: {levels}}}"
@@ -161,7 +144,7 @@ def test_a_grid_of_a_million_arms_is_refused_before_one_is_made(
 
 
 @pytest.mark.parametrize("name", DECIDING)
-def test_every_field_changes_the_hash(name: str) -> None:
+def test_every_field_changes_the_hash(name):
     section, field, value = another_value(name)
     little = LITTLE_NORM | STOCK if name in LISTS else around(name)
     fields = little.get(section, {}) | {field: value}
@@ -172,9 +155,7 @@ def test_every_field_changes_the_hash(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [n for n in DECIDING if n not in LISTS and not n.startswith("evaluation.")]
 )
-def test_every_field_of_what_is_trained_can_be_a_factor_and_changes_that_field_alone(
-    name: str,
-) -> None:
+def test_every_field_of_what_is_trained_can_be_a_factor_and_changes_that_field_alone(name):
     section, field, value = another_value(name)
     study = Study.model_validate(around(name) | {"factors": {name: [value]}})
     (arm,) = study.arms()
@@ -187,19 +168,16 @@ def test_every_field_of_what_is_trained_can_be_a_factor_and_changes_that_field_a
     ("factor", "level", "name"),
     [
         ("model.embedding_norm", "layernorm", "layernorm"),
-        ("model.mlp_ratio", 4, "mlp_ratio=4"),
-        ("model.embedding_std", 0.02, "embedding_std=0.02"),
         ("training.learning_rate", 3e-4, "learning_rate=0.0003"),
         ("training.gradient_clip", None, "gradient_clip=none"),
-        ("corpus.source", "tinyshakespeare", "source=tinyshakespeare"),
         ("corpus.source", "texts/own.txt", "source=own.txt"),
     ],
 )
-def test_an_arm_is_named_after_its_level(factor: str, level: object, name: str) -> None:
+def test_an_arm_is_named_after_its_level(factor, level, name):
     assert arm_id({factor: level}) == name
 
 
-def test_published_studies_keep_their_hashes() -> None:
+def test_published_studies_keep_their_hashes():
     """Which runs belong to a study is known by its hash: of what differs from the defaults, so that
     a field that is added later changes none of them."""
     published = read_json(PARAMS / "plans" / "published.json")["studies"]
@@ -208,15 +186,15 @@ def test_published_studies_keep_their_hashes() -> None:
     assert len(hashes) > 15
 
 
-def test_no_default_moves_under_older_studies() -> None:
+def test_no_default_moves_under_older_studies():
     """A hash is of what differs from the defaults, so another default would change what a study
     means and not its hash. A field that is added changes this digest, too, and no study."""
     expected = "52e8270ebb140372612a353fb3b3476dd61668feff5dacb0b05b74b1242d8e93"
     assert digest(RunConfig().model_dump()) == expected
 
 
-def test_accuracies_of_stock_tasks_are_named_by_task_and_shots() -> None:
-    def named(*shots: int) -> list[str]:
+def test_accuracies_of_stock_tasks_are_named_by_task_and_shots():
+    def named(*shots):
         asked = {"tasks": ["sciq", "piqa"], "shots": list(shots)}
         return Study.model_validate(LITTLE | STOCK | {"evaluation": asked}).stock_measures
 
@@ -224,7 +202,7 @@ def test_accuracies_of_stock_tasks_are_named_by_task_and_shots() -> None:
     assert named(0, 5) == ["sciq.acc@0", "sciq.acc@5", "piqa.acc@0", "piqa.acc@5"]
 
 
-def test_a_record_is_read_without_the_fields_that_were_dropped() -> None:
+def test_a_record_is_read_without_the_fields_that_were_dropped():
     corpus = {"source": "a.txt", "sources": {}, "deduplicate": False}
     content = {"corpus": corpus, "model": {"n_layer": 2}, "training": {"threads": 1}}
     config = recorded_config(content)
@@ -238,7 +216,7 @@ MINE = "name: mine\ncorpus: synthetic\nseeds: [0, 1]\n"
 
 
 @pytest.fixture
-def mine(parameters: Parameters) -> Path:
+def mine(parameters):
     """A study of one's own that lies outside `params/`."""
     file = parameters.top / "work" / "mine.yaml"
     file.parent.mkdir()
@@ -246,9 +224,7 @@ def mine(parameters: Parameters) -> Path:
     return file
 
 
-def test_a_study_elsewhere_is_copied_and_may_be_changed(
-    mine: Path, parameters: Parameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_elsewhere_is_copied_and_may_be_changed(mine, parameters, monkeypatch):
     monkeypatch.chdir(mine.parent)
     assert load_study("./mine.yaml") == load_study(mine) == load_study("mine")
     mine.write_text(MINE.replace("[0, 1]", "[5]"), "utf-8")
@@ -268,19 +244,14 @@ def test_a_study_elsewhere_is_copied_and_may_be_changed(
         (MINE, "mine.yaml: there is another params/mine.yaml; give yours another name"),
     ],
 )
-def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(
-    text: str, said: str, mine: Path, parameters: Parameters
-) -> None:
+def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(text, said, mine, parameters):
     (parameters.folder / "mine.yaml").write_text("name: mine\nseeds: [7]\n", "utf-8")
     mine.write_text(text, "utf-8")
-    with pytest.raises(ConfigError) as error:
-        load_study(mine)
-    assert str(error.value).startswith(said)
-    assert "\n" not in str(error.value)
+    assert refused(load_study, mine).startswith(said)
     assert load_study("mine").seeds == [7]
 
 
-def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch):
     study = load_study("final")
     arm = study.arm("layernorm")
     play, changed = scratch(study, arm, {"training.learning_rate": 0.01})

@@ -1,19 +1,14 @@
 """Corpora that several tests of this room read."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from lib.config.io import corpus_places
 from lib.config.schema import CorpusConfig
-from lib.data.text import KNOWN, Corpus, load_corpus
-
-FromText = Callable[..., Corpus]
+from lib.data.text import KNOWN, load_corpus
 
 
 @pytest.fixture(scope="session")
-def shakespeare() -> Corpus:
+def shakespeare():
     """The text of the study. Only what is about that text needs it; tests download nothing."""
     known = KNOWN["tinyshakespeare"]
     if not any(path.is_file() for path in corpus_places(known[0])):
@@ -22,10 +17,10 @@ def shakespeare() -> Corpus:
 
 
 @pytest.fixture
-def from_text(tmp_path: Path) -> FromText:
+def from_text(tmp_path):
     """Write a text or bytes to a file of one's own and load it by its path."""
 
-    def write_and_load(text: str | bytes, **fields: object) -> Corpus:
+    def write_and_load(text, **fields):
         path = tmp_path / "own.txt"
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return load_corpus(CorpusConfig(source=str(path), **fields))
@@ -34,13 +29,13 @@ def from_text(tmp_path: Path) -> FromText:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def kept(tmp_path, monkeypatch):
     """Where tokens are kept."""
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path / "kept")
     return tmp_path / "kept" / "data" / "tokens"
 
 
-def nine_to_one(train: str, heldout: str) -> str:
+def nine_to_one(train, heldout):
     """Put blank lines before `train` until `heldout` is the last tenth of the text."""
     text = "\n" * (9 * len(heldout) - len(train)) + train + heldout
     assert int(0.9 * len(text)) == len(text) - len(heldout)

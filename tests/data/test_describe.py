@@ -5,35 +5,22 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from lib.config.io import write_json
 from lib.config.schema import CorpusConfig
 from lib.config.study import Study
-from lib.data.describe import (
-    corpora_of,
-    corpus_summary,
-    data_summary,
-    duplication_report,
-    references,
-    repetition,
-    sampling_table,
-    suites_of,
-    token_class_table,
-)
-from lib.data.text import Corpus, load_corpus
+from lib.data import describe
+from lib.data.text import load_corpus
 from lib.data.tokens import TOKEN_CLASSES
 from lib.stats.tables import repetitions
 from tests.conftest import TINY
-from tests.data.conftest import FromText, nine_to_one
+from tests.data.conftest import nine_to_one
 
 
-def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
-    from_text: FromText,
-) -> None:
-    table = token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
+def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(from_text):
+    table = describe.token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
     assert list(table.index) == list(TOKEN_CLASSES)
     train = {"alphabetic": 120, "numeric": 60, "punctuation": 60, "whitespace": 120}
     assert table["train"].dropna().to_dict() == train
@@ -49,36 +36,32 @@ TRAIN_LINES = "the cat sat\n\na new line, is here\n"
 
 
 @pytest.mark.parametrize(("gram", "long_lines"), [(4, 2 / 3), (11, 2 / 3), (12, 0.0), (16, None)])
-def test_duplication_agrees_with_a_search_by_hand(
-    from_text: FromText, gram: int, long_lines: float | None
-) -> None:
+def test_duplication_agrees_with_a_search_by_hand(from_text, gram, long_lines):
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
     train = corpus.decode(corpus.train)
     windows = [HELD_OUT_LINES[i : i + gram] for i in range(len(HELD_OUT_LINES) - gram + 1)]
     found = sum(window in train for window in windows) / len(windows)
 
-    lines, long, grams = duplication_report(corpus, gram)
+    lines, long, grams = describe.duplication_report(corpus, gram)
     assert lines == 2 / 3
     assert math.isnan(long) if long_lines is None else long == long_lines
     assert grams == found
     assert 0 < found < 1
 
 
-def test_duplication_is_sought_in_the_fraction_that_is_trained_on(
-    from_text: FromText, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, monkeypatch):
     text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
-    assert duplication_report(from_text(text), gram=5).eq(1.0).all()
-    assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
+    assert describe.duplication_report(from_text(text), gram=5).eq(1.0).all()
+    assert describe.duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", 100)
-    assert duplication_report(from_text(text), gram=5).isna().all()
+    assert describe.duplication_report(from_text(text), gram=5).isna().all()
 
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
 @pytest.mark.parametrize("most", [7, 2**24])
 def test_held_out_passages_that_stand_in_training_are_counted(
-    tokenizer: str, most: int, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tokenizer, most, tmp_path, kept, monkeypatch
+):
     """Documents, whatever white space is around them, and lines of a text without blank lines."""
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
     documents = [f"document {number:04}" for number in range(200)]
@@ -91,19 +74,17 @@ def test_held_out_passages_that_stand_in_training_are_counted(
         corpus = load_corpus(CorpusConfig(source=str(tmp_path / name), tokenizer=tokenizer))
         n = len([*filter(str.strip, corpus.decode(corpus.heldout).split(end))])
         said = f"{name}: 3 of {n} held-out passages also stand in the training part"
-        assert repetition(corpus) == said
-        assert repetition(replace(corpus, train=corpus.train[:100])) == ""
+        assert describe.repetition(corpus) == said
+        assert describe.repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}
         for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {}}):
-            write_json(tmp_path / "01.json", data_summary(texts, {"s": {}}))
+            write_json(tmp_path / "01.json", describe.data_summary(texts, {"s": {}}))
             assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
-def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
-    from_text: FromText, kept: Path
-) -> None:
+def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(from_text, kept):
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
-    summary = corpus_summary(corpus)
+    summary = describe.corpus_summary(corpus)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     assert {key: summary[key] for key in list(summary)[:9]} == {
         "corpus": "own.txt",
@@ -125,45 +106,46 @@ def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
         "24-character windows found in train": 0.0,
     }
     in_bytes = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES), tokenizer="bytes")
-    summary = corpus_summary(in_bytes)
+    summary = describe.corpus_summary(in_bytes)
     assert (summary["symbols"], summary["characters"], summary["train"]) == (257, 400, 360)
     assert summary["tokenizer_sha256"] == in_bytes.tokenizer.sha256
 
 
-def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("A line of text.\n\n" * 100, "utf-8")
     levels = {"model.embedding_norm": ["none", "layernorm"], "corpus.fraction": [1.0, 0.5]}
     levels |= {"corpus.source": ["synthetic", str(own)], "training.iterations": [1, 3]}
     study = Study.model_validate(TINY | {"name": "texts", "factors": levels, "seeds": [0]})
-    corpora = corpora_of(study)
+    corpora = describe.corpora_of(study)
     assert list(corpora) == [
         "synthetic", str(own), "synthetic, fraction=0.5", f"{own}, fraction=0.5"
     ]  # fmt: skip
     assert [len(corpus.train) for corpus in corpora.values()] == [990_000, 1530, 495_000, 765]
 
-    table = sampling_table(study, corpora)  # 4 corpora × 2 budgets of 4 × 16 characters a step
+    # 4 corpora × 2 budgets of 4 × 16 characters a step
+    table = describe.sampling_table(study, corpora)
     assert list(table["characters drawn per run"]) == [64, 192] * 4
     assert list(table["passes"][str(own)]) == [64 / 1530, 192 / 1530]
     assert list(table["characters in the training part"][str(own)]) == [1530, 1530]
 
 
-def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
+def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name():
     one, suite = {"a": {"train": 9}}, {"a-16": {"hash": "f"}}
-    assert data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
+    assert describe.data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
     two = one | {"b": {"train": 5}}
-    assert data_summary(two, suite) == {"corpora": two, "suites": suite}
+    assert describe.data_summary(two, suite) == {"corpora": two, "suites": suite}
 
 
 @pytest.mark.slow
-def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path: Path) -> None:
+def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path):
     long = {"model.block_size": 64, "training.batch_size": 1}
     fractions = {"less": 0.02, "more": 0.03}
     arms = [{"name": n, "levels": {"corpus.fraction": f, **long}} for n, f in fractions.items()]
     content = {"name": "contexts", "seeds": [0], "evaluation": {"items_per_task": 50}}
     content |= {"factors": {"corpus.fraction": [0.02, 0.03]}, "include": arms}
     study = Study.model_validate(TINY | content)
-    suites = suites_of(study, corpora_of(study), tmp_path)
+    suites = describe.suites_of(study, describe.corpora_of(study), tmp_path)
     assert [suite["block_size"] for suite in suites.values()] == [16, 64]
     assert {folder.name for folder in tmp_path.iterdir() if folder.is_dir()} == set(suites)
 
@@ -172,11 +154,9 @@ def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_
 
 
 @pytest.mark.parametrize(("tokenizer", "times"), [("characters", 65_000), ("bytes", 40)])
-def test_losses_follow_from_counts_by_hand(
-    tokenizer: str, times: int, from_text: FromText, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_follow_from_counts_by_hand(tokenizer, times, from_text, kept, monkeypatch):
     tiny = from_text("abcab\n\nbca abc cab\n" * times, tokenizer=tokenizer)
-    found, n = references(tiny, 8), tiny.vocab_size
+    found, n = describe.references(tiny, 8), tiny.vocab_size
     train, heldout = tiny.decode(tiny.train), tiny.decode(tiny.heldout)
     counts, pairs = Counter(train), Counter(itertools.pairwise(train))
     entropy = -sum(c / len(train) * math.log(c / len(train)) for c in counts.values())
@@ -191,11 +171,11 @@ def test_losses_follow_from_counts_by_hand(
     assert found["uniform_loss"] == pytest.approx(math.log(n))
     assert "source_loss" not in found
     monkeypatch.setattr("lib.data.describe.MAX_PAIRS", n * n - 1)
-    assert "bigram_loss" not in references(tiny, 8)
+    assert "bigram_loss" not in describe.references(tiny, 8)
 
 
-def test_the_references_are_those_of_the_published_runs(shakespeare: Corpus) -> None:
-    assert references(shakespeare, 128) == pytest.approx(
+def test_the_references_are_those_of_the_published_runs(shakespeare):
+    assert describe.references(shakespeare, 128) == pytest.approx(
         {
             "unigram_entropy": 3.3090842752741243,
             "unigram_loss": 3.3473053353689304,
@@ -204,6 +184,6 @@ def test_the_references_are_those_of_the_published_runs(shakespeare: Corpus) -> 
         },
         rel=1e-12,
     )
-    found = references(load_corpus(CorpusConfig(source="synthetic")), 128)
+    found = describe.references(load_corpus(CorpusConfig(source="synthetic")), 128)
     assert found["source_loss"] == 0.6953409433666945  # as in the results of the study `texts`
     assert 0.6664 < found["source_loss"] < found["bigram_loss"]

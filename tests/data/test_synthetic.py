@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 from itertools import product
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lib.data.text import load_corpus
 
 
 @pytest.fixture(scope="module")
-def writer() -> ModuleType:
+def writer():
     path = ROOT / "papers" / "embedding-norm" / "synthetic_text.py"
     spec = importlib.util.spec_from_file_location("synthetic_text", path)
     assert spec
@@ -26,7 +25,7 @@ def writer() -> ModuleType:
 
 
 @pytest.mark.slow
-def test_it_is_the_text_and_the_loss_of_its_grammar(writer: ModuleType) -> None:
+def test_it_is_the_text_and_the_loss_of_its_grammar(writer):
     rules, whole = writer.rules(), load_corpus(CorpusConfig(source="synthetic"))
     # Floating-point numbers would leave the text to the machine.
     assert all(type(weight) is int for strings in rules.values() for weight, _, _ in strings)
@@ -37,12 +36,12 @@ def test_it_is_the_text_and_the_loss_of_its_grammar(writer: ModuleType) -> None:
     assert losses.mean() == pytest.approx(SOURCE_LOSS[128], rel=1e-9)
 
 
-def test_a_sources_loss_is_what_counting_all_its_paths_gives(writer: ModuleType) -> None:
+def test_a_sources_loss_is_what_counting_all_its_paths_gives(writer):
     """A fair coin, written twice each time: a window that begins at any place is known by hand."""
     source = writer.Source({"a": [(1, "xx", "a"), (1, "yy", "a")]})
     assert source.entropy_rate == pytest.approx(np.log(2) / 2)
 
-    def probability(text: str) -> float:
+    def probability(text):
         """Of a text from a random place on: at the first of a pair, or at its second."""
         shares = []
         for begin in (text, f"{text[0]}{text}"):

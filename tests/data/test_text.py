@@ -6,10 +6,8 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +16,9 @@ import torch
 
 from lib.config.schema import CorpusConfig
 from lib.data.suite import build_suite
-from lib.data.text import KNOWN, Corpus, CorpusError, load_corpus, sample_batch
-from tests.data.conftest import FromText, nine_to_one
+from lib.data.text import KNOWN, CorpusError, load_corpus, sample_batch
+from tests.conftest import refused
+from tests.data.conftest import nine_to_one
 
 # ---- what is known by name
 
@@ -42,8 +41,8 @@ from tests.data.conftest import FromText, nine_to_one
     ],
 )
 def test_a_known_text_is_split_and_drawn_as_in_the_published_runs(
-    shakespeare: Corpus, source: str, sha256: str, lengths: tuple[int, ...], drawn: str
-) -> None:
+    shakespeare, source, sha256, lengths, drawn
+):
     """Golden: SHA-256 of the first ten batches, 16 × 128, of a stream seeded with 0."""
     corpus = load_corpus(CorpusConfig(source=source))
     assert (corpus.name, corpus.sha256) == (source, sha256)
@@ -55,7 +54,7 @@ def test_a_known_text_is_split_and_drawn_as_in_the_published_runs(
     assert batches.hexdigest() == drawn
 
 
-def test_a_fraction_shortens_the_training_part_alone() -> None:
+def test_a_fraction_shortens_the_training_part_alone():
     whole, part = (load_corpus(CorpusConfig(source="synthetic", fraction=f)) for f in (1.0, 0.05))
     assert (part.train == whole.train[:49_500]).all()
     assert (part.symbols, part.training_text) == (whole.symbols, whole.training_text)
@@ -68,7 +67,7 @@ LITTLE = ("little.txt", hashlib.sha256(BODY).hexdigest(), "")
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(tmp_path, monkeypatch):
     """The folder that downloads go to, still missing; it is the one place where they are sought."""
     for module in ("lib.data.text", "lib.config.io"):
         monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
@@ -79,7 +78,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def served(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def served(data, monkeypatch):
     """A folder that is served on the loopback; its little.txt is the known text's."""
     folder = data.parent / "served"
     folder.mkdir()
@@ -92,9 +91,7 @@ def served(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("earlier", [None, BODY.upper()])
-def test_a_missing_corpus_is_downloaded_once_and_verified(
-    data: Path, served: Path, earlier: bytes | None
-) -> None:
+def test_a_missing_corpus_is_downloaded_once_and_verified(data, served, earlier):
     if earlier:  # another text has its name
         data.mkdir()
         (data / "little.txt").write_bytes(earlier)
@@ -106,9 +103,7 @@ def test_a_missing_corpus_is_downloaded_once_and_verified(
 
 
 @pytest.mark.parametrize("content", [BODY.upper(), BODY[:100], None])
-def test_a_wrong_download_leaves_nothing_behind_and_says_what_to_do(
-    data: Path, served: Path, content: bytes | None
-) -> None:
+def test_a_wrong_download_leaves_nothing_behind_and_says_what_to_do(data, served, content):
     if content:
         (served / "little.txt").write_bytes(content)
     said = rf"^little: no file with SHA-256 .* data/little.txt \(from {KNOWN['little'][2]}\); "
@@ -130,9 +125,7 @@ def test_a_wrong_download_leaves_nothing_behind_and_says_what_to_do(
         ("👩‍👩‍👧‍👦 e\u0301", "👩"),
     ],
 )
-def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(
-    from_text: FromText, line: str, beginning: str
-) -> None:
+def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(from_text, line, beginning):
     text = line * 50
     corpus = from_text(text)
     assert (corpus.name, corpus.whole.n_characters) == ("own.txt", len(text))
@@ -143,11 +136,10 @@ def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(
     assert corpus.decode(corpus.beginning) == beginning
 
 
-@pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
-@pytest.mark.parametrize("source", ["d/0.md", "d"])
+@pytest.mark.parametrize(("source", "tokenizer"), [("d/0.md", "characters"), ("d", "bytes")])
 def test_line_ends_and_byte_order_marks_are_no_symbols_and_move_no_question(
-    tokenizer: str, source: str, tmp_path: Path, kept: Path
-) -> None:
+    tokenizer, source, tmp_path, kept
+):
     """Of one text, and of a folder of texts."""
     whole = load_corpus(CorpusConfig(source="synthetic")).training_text[:60_000]
     parts, found = whole.split("\n\n"), []
@@ -164,9 +156,7 @@ def test_line_ends_and_byte_order_marks_are_no_symbols_and_move_no_question(
 
 
 @pytest.mark.parametrize("base", ["the working folder", "the repository"])
-def test_a_relative_path_is_sought_here_and_in_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
-) -> None:
+def test_a_relative_path_is_sought_here_and_in_the_repository(tmp_path, monkeypatch, base):
     for folder in ("the working folder", "the repository"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "the working folder")
@@ -188,9 +178,7 @@ def test_a_relative_path_is_sought_here_and_in_the_repository(
         pytest.param("a" * 3 + "\n" + "b" * 36, 20, id="line end too early"),
     ],
 )
-def test_dev_ends_at_a_blank_line_else_a_line_end_else_the_middle(
-    from_text: FromText, heldout: str, dev_length: int
-) -> None:
+def test_dev_ends_at_a_blank_line_else_a_line_end_else_the_middle(from_text, heldout, dev_length):
     assert len(heldout) == 40
     corpus = from_text(nine_to_one("ab", heldout))
     assert corpus.decode(corpus.dev) == heldout[:dev_length]
@@ -205,9 +193,7 @@ def test_dev_ends_at_a_blank_line_else_a_line_end_else_the_middle(
         pytest.param("a" * 40, 0.01, "train", 3, id="train"),
     ],
 )
-def test_every_part_must_hold_a_window_and_its_target(
-    from_text: FromText, heldout: str, fraction: float, part: str, length: int
-) -> None:
+def test_every_part_must_hold_a_window_and_its_target(from_text, heldout, fraction, part, length):
     corpus = from_text(nine_to_one("a", heldout), fraction=fraction)
     corpus.require_length(length - 1)
     needs = f"the {part} part has {length} characters and model.block_size {length} needs"
@@ -221,7 +207,7 @@ TEXTS = ["to be", "or not\nto be", "“q” 😀\x00 12\r\n", "", *(f"number {i}
 LINES = "".join(json.dumps({"text": text, "id": 1}) + "\n\n" for text in TEXTS).encode()
 
 
-def parquet(**columns: object) -> bytes:
+def parquet(**columns):
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue().to_pybytes()
@@ -238,9 +224,7 @@ def parquet(**columns: object) -> bytes:
         ("large.parquet", parquet(text=pa.array(TEXTS, pa.large_string()))),
     ],
 )
-def test_documents_are_lines_or_rows_and_each_ends(
-    name: str, content: bytes, folder: bool, tmp_path: Path, kept: Path
-) -> None:
+def test_documents_are_lines_or_rows_and_each_ends(name, content, folder, tmp_path, kept):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / name).write_bytes(content)
     path = tmp_path / "d" if folder else tmp_path / "d" / name
@@ -254,43 +238,28 @@ def test_documents_are_lines_or_rows_and_each_ends(
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "characters"])
-def test_texts_of_a_folder_are_documents_in_order_of_their_names(
-    tmp_path: Path, kept: Path, tokenizer: str
-) -> None:
-    """In characters they are one text, with blank lines between them."""
+def test_texts_of_a_folder_are_documents_in_order_of_their_names(tmp_path, kept, tokenizer):
+    """Each read once. In characters they are one text, with blank lines between them."""
     for number, name in enumerate(["a/z.txt", *(f"b{i}.txt" for i in range(9)), "c/a.txt"]):
         (tmp_path / "d" / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / "d" / name).write_text(f"document {number % 10} of 10")
     (tmp_path / "d" / ".git").mkdir()
     (tmp_path / "d" / ".git" / "x.txt").write_text("no")
+    (tmp_path / "d" / "link.txt").symlink_to("b3.txt")
+    (tmp_path / "d" / "once-more.txt").hardlink_to(tmp_path / "d" / "b4.txt")
     corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
     whole = "\n\n".join(f"document {number % 10} of 10" for number in range(11))
     read = corpus.decode(corpus.train) + corpus.decode(corpus.heldout)
     assert read == (whole if tokenizer == "characters" else f"{whole}\n\n")
 
 
-def test_a_file_under_two_names_is_read_once(tmp_path: Path, kept: Path) -> None:
-    (tmp_path / "d").mkdir()
-    for number in range(11):
-        (tmp_path / "d" / f"{number:02}.txt").write_text(f"document {number}")
-    (tmp_path / "d" / "link.txt").symlink_to("03.txt")
-    (tmp_path / "d" / "00-hard.txt").hardlink_to(tmp_path / "d" / "04.txt")
-    corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer="bytes"))
-    read = (corpus.decode(corpus.train) + corpus.decode(corpus.heldout)).split("\n\n")[:-1]
-    assert sorted(read) == sorted(f"document {number}" for number in range(11))
-
-
 # ---- what is no corpus
 
 MANY = b'{"text": "a"}\n' * 3
-BAD: list[tuple[str, bytes, str]] = [
+BAD = [
     ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give 20"),
     ("own.txt", b"a" * 2000 + b"\xff" + b"a" * 99, "own.txt: not UTF-8 at byte 2,000; unpack"),
-    (
-        "own.txt.gz",
-        gzip.compress(b"to be " * 99, mtime=0),
-        "gz: not UTF-8 at byte 1; unpack it",
-    ),
+    ("own.txt.gz", gzip.compress(b"to be " * 99, mtime=0), "gz: not UTF-8 at byte 1; unpack it"),
     ("own.txt", ("a" * 95 + "zaéaa").encode(), "corpus.tokenizer: symbol 'z', 'é' was unseen"),
     ("d.parquet", LINES, "d.parquet: cannot be read as documents: Parquet magic bytes not found"),
     ("d.parquet", parquet(content=["a"], id=[1]), "Current columns in the dataset: ['content', "),
@@ -300,17 +269,9 @@ BAD: list[tuple[str, bytes, str]] = [
     ("d.jsonl", b'{"text": "\\ud800"}', "documents: JSON parse error: The surrogate pair in"),
     ("d.jsonl", b"", "d.jsonl: cannot be read as documents"),
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11, or join them to one"),
-    (
-        "d/a.txt d/b.jsonl",
-        MANY,
-        "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson, .par",
-    ),
+    ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson"),
     ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .ndj"),
-    (
-        "d/a.txt d/away",
-        b"a",
-        "it holds away, text",
-    ),
+    ("d/a.txt d/away", b"a", "it holds away, text"),
     ("gone.txt/", b"", "gone.txt' is neither a text file, nor a folder, nor a known corpus (tiny"),
     ("pipe", b"", "pipe' is neither a text file, nor a folder, nor a known corpus (tinyshakesp"),
     ("x" * 300, b"", f"{'x' * 300}' "),  # too long for a name, which is no file for Python 3.14
@@ -318,9 +279,7 @@ BAD: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("names", "content", "message"), BAD)
-def test_what_is_no_corpus_is_refused_in_one_line(
-    names: str, content: bytes, message: str, tmp_path: Path, kept: Path
-) -> None:
+def test_what_is_no_corpus_is_refused_in_one_line(names, content, message, tmp_path, kept):
     for name in names.split():
         if name == "d/away":
             (tmp_path / name).symlink_to(tmp_path)
@@ -331,20 +290,18 @@ def test_what_is_no_corpus_is_refused_in_one_line(
             (tmp_path / name).write_bytes(content)
     source = tmp_path / (names if "/" not in names or names.endswith("/") else "d")
     tokenizer = "characters" if names.startswith("own") else "bytes"
-    with pytest.raises(CorpusError) as error:
-        load_corpus(CorpusConfig(source=str(source), tokenizer=tokenizer))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    corpus = CorpusConfig(source=str(source), tokenizer=tokenizer)
+    assert message in refused(load_corpus, corpus)
 
 
 # ---- drawing batches
 
 
-def seeded(seed: int) -> torch.Generator:
+def seeded(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def test_a_batch_holds_windows_and_the_characters_that_follow() -> None:
+def test_a_batch_holds_windows_and_the_characters_that_follow():
     ids = torch.arange(100).numpy()
     inputs, targets = sample_batch(ids, 64, 8, seeded(0))
     assert inputs.shape == targets.shape == (64, 8)
@@ -354,7 +311,7 @@ def test_a_batch_holds_windows_and_the_characters_that_follow() -> None:
 
 
 @pytest.mark.parametrize(("length", "block_size"), [(9, 8), (9, 7), (8, 8), (8, 1), (2, 1)])
-def test_windows_start_wherever_they_and_their_targets_fit(length: int, block_size: int) -> None:
+def test_windows_start_wherever_they_and_their_targets_fit(length, block_size):
     ids = torch.arange(length).numpy()
     if block_size >= length:
         with pytest.raises(RuntimeError):

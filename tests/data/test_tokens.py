@@ -7,9 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +19,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig
 from lib.data import tokens
-from lib.data.text import Corpus, CorpusError, load_corpus, sample_batch
+from lib.data.text import CorpusError, load_corpus, sample_batch
 from lib.data.tokens import TOKEN_CLASSES, BytePairs, Characters, learn, pieces, token_class
-from tests.data.conftest import FromText
+from tests.conftest import refused
 
 TEXT = load_corpus(CorpusConfig(source="synthetic")).training_text[:100_000]
 CONTENT = learn("bpe-400", [TEXT])
@@ -37,7 +35,7 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]))
 @given(any_text)
 @example(ODD)
 @example(TEXT[:3000])
-def test_any_text_survives_in_the_tokens_of_the_library(text: str) -> None:
+def test_any_text_survives_in_the_tokens_of_the_library(text):
     for tokenizer in (BYTES, PAIRS, Characters(text or "a")):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids.tolist()) == text
@@ -47,7 +45,7 @@ def test_any_text_survives_in_the_tokens_of_the_library(text: str) -> None:
     assert BYTES.encode(text).tolist() == list(text.encode())
 
 
-def test_the_vocabulary_is_bytes_the_end_of_a_document_and_pairs_of_the_text() -> None:
+def test_the_vocabulary_is_bytes_the_end_of_a_document_and_pairs_of_the_text():
     assert (len(BYTES.symbols), BYTES.end_of_document) == (257, 256)
     assert BYTES.decode([97, 256, 98]) == "a\n\nb"
     assert len(PAIRS.symbols) == 400
@@ -61,14 +59,14 @@ def test_the_vocabulary_is_bytes_the_end_of_a_document_and_pairs_of_the_text() -
 
 
 @pytest.mark.parametrize("text", [TEXT * 3, ("a.\n\n  b\n" + "c d 1 2\n") * 10_000, "x" * 70_000])
-def test_pieces_are_the_text_and_their_tokens_the_texts(text: str) -> None:
+def test_pieces_are_the_text_and_their_tokens_the_texts(text):
     cut = pieces(text)
     assert "".join(cut) == text
     assert len(cut) == (1 if " " not in text else len(text) // 65_536 + 1)
     assert [*chain(*PAIRS.encode_all(cut))] == PAIRS.encode(text).tolist()
 
 
-def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither() -> None:
+def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither():
     peer = Tokenizer.from_str(CONTENT)
     peer.enable_truncation(3)
     peer.enable_padding(length=50)
@@ -78,9 +76,7 @@ def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither() -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes", "bpe-300"])
-def test_a_tokenizer_json_gives_the_ids_and_text_of_the_corpus(
-    tokenizer: str, from_text: FromText, kept: Path
-) -> None:
+def test_a_tokenizer_json_gives_the_ids_and_text_of_the_corpus(tokenizer, from_text, kept):
     corpus = from_text(TEXT, tokenizer=tokenizer)
     peer = Tokenizer.from_str(corpus.tokenizer.to_json())
     text = ODD.replace("<|endoftext|>", "")
@@ -102,7 +98,7 @@ def test_a_tokenizer_json_gives_the_ids_and_text_of_the_corpus(
         (["\x03", "\x04"], "end of document"),
     ],
 )
-def test_every_symbol_has_one_class(symbols: list[str], name: str) -> None:
+def test_every_symbol_has_one_class(symbols, name):
     assert name in TOKEN_CLASSES
     assert {token_class(symbol) for symbol in symbols} == {name}
 
@@ -110,16 +106,14 @@ def test_every_symbol_has_one_class(symbols: list[str], name: str) -> None:
 # ---- a tokenizer of one's own
 
 
-def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(
-    from_text: FromText, tmp_path: Path, kept: Path
-) -> None:
+def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(from_text, tmp_path, kept):
     (tmp_path / "t.json").write_text(CONTENT, "utf-8")
     corpus = from_text(TEXT, tokenizer=str(tmp_path / "t.json"))
     assert corpus.tokenizer.sha256 == PAIRS.sha256
     assert corpus.train.tolist() == PAIRS.encode(TEXT[:90_000]).tolist()
 
 
-def changed(**fields: object) -> str:
+def changed(**fields):
     """The tokenizer with other fields; those of its model stand in `model`."""
     content = json.loads(CONTENT)
     return json.dumps(
@@ -147,8 +141,8 @@ PREFIX = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "
     ],
 )
 def test_a_tokenizer_that_loses_text_is_refused_with_the_symbol(
-    fields: dict[str, object], text: str, symbol: str, from_text: FromText, kept: Path
-) -> None:
+    fields, text, symbol, from_text, kept
+):
     """In the corpus, and in a text that is asked later."""
     (kept.parents[2] / "t.json").write_text(changed(**fields), "utf-8")
     with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} does not come back; "):
@@ -157,7 +151,7 @@ def test_a_tokenizer_that_loses_text_is_refused_with_the_symbol(
         from_text(text * 20, tokenizer=str(kept.parents[2] / "t.json"))
 
 
-def test_added_tokens_are_read_as_they_are_written() -> None:
+def test_added_tokens_are_read_as_they_are_written():
     added = ADDED | {"content": "café", "normalized": False}
     pairs = BytePairs(changed(added_tokens=[END, added]), "own")
     ids = pairs.encode("a café, naïve").tolist()
@@ -181,11 +175,7 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
         ("\udcff", "t.json", "is no tokenizer.json that can be used"),
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
-        (
-            changed(model={"dropout": 0.1}),
-            "t.json",
-            "it leaves out merges at random; set its model",
-        ),
+        (changed(model={"dropout": 0.1}), "t.json", "it leaves out merges at random; set its"),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
         (FAR, "t.json", "an id is 1,048,576 or more"),
         (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
@@ -194,33 +184,25 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
     ],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused_in_one_line(
-    from_text: FromText,
-    tmp_path: Path,
-    kept: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    content: str,
-    tokenizer: str,
-    message: str,
-) -> None:
+    from_text, tmp_path, kept, monkeypatch, content, tokenizer, message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(CorpusError, match=r"^corpus.tokenizer: ") as error:
-        from_text(TEXT, tokenizer=tokenizer)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    said = refused(from_text, TEXT, tokenizer=tokenizer)
+    assert said.startswith("corpus.tokenizer: ")
+    assert message in said
 
 
 # ---- on the disk
 
-Load = Callable[..., Corpus]
 DOCUMENTS = [f"Document {i}.\n" + f"Line {i % 7}, “{i}”\n" * (i % 5) for i in range(200)]
 
 
 @pytest.fixture
-def load(tmp_path: Path, kept: Path) -> Load:
+def load(tmp_path, kept):
     """Write documents to a file and load it."""
 
-    def load(documents: list[str] = DOCUMENTS, **fields: object) -> Corpus:
+    def load(documents=DOCUMENTS, **fields):
         path = tmp_path / "own.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), "utf-8")
         return load_corpus(CorpusConfig(source=str(path), **fields))
@@ -228,17 +210,15 @@ def load(tmp_path: Path, kept: Path) -> Load:
     return load
 
 
-def ids_of(corpus: Corpus, documents: list[str]) -> list[int]:
+def ids_of(corpus, documents):
     """What the documents are in memory."""
     end = [corpus.tokenizer.end_of_document]
     return [*chain.from_iterable([*corpus.encode(d).tolist(), *end] for d in documents)]
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
-def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(
-    load: Load, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_network(*_: object) -> None:
+def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, tokenizer, monkeypatch):
+    def no_network(*_):
         raise AssertionError("the network is asked")
 
     monkeypatch.setattr(socket.socket, "connect", no_network)
@@ -261,8 +241,8 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(
 
 @pytest.mark.parametrize("most", [61, 64, 2**16])
 def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
-    most: int, from_text: FromText, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    most, from_text, kept, monkeypatch
+):
     monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
     characters, in_bytes, pairs = (
         from_text("".join(DOCUMENTS), tokenizer=name) for name in ("characters", "bytes", "bpe-300")
@@ -281,7 +261,7 @@ def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
         assert len(whole) - len(shorter) < max(map(len, pairs.symbols))
 
 
-def flip(path: Path) -> None:
+def flip(path):
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
 
@@ -302,9 +282,7 @@ def flip(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_damaged_is_made_anew_whole(
-    load: Load, kept: Path, damage: Callable[[Path], object]
-) -> None:
+def test_what_is_damaged_is_made_anew_whole(load, kept, damage):
     before = load(tokenizer="bytes").train.tolist()
     (folder,) = (path for path in kept.iterdir() if path.is_dir())
     content = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -315,9 +293,9 @@ def test_what_is_damaged_is_made_anew_whole(
 
 
 def test_what_is_written_is_found_again_until_what_it_is_made_of_changes(
-    load: Load, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[object] = []
+    load, kept, tmp_path, monkeypatch
+):
+    written = []
     write = tokens._write
     monkeypatch.setattr(tokens, "_write", lambda *of: written.append(of) or write(*of))
     first = load(tokenizer="bytes")
@@ -336,7 +314,7 @@ def test_what_is_written_is_found_again_until_what_it_is_made_of_changes(
     assert not [path for path in kept.iterdir() if path.name.startswith(".")]
 
 
-def test_what_was_made_of_another_text_does_not_count(load: Load, kept: Path) -> None:
+def test_what_was_made_of_another_text_does_not_count(load, kept):
     folders = []
     for documents in (DOCUMENTS, DOCUMENTS[::-1]):
         ids = load(documents, tokenizer="bytes").train.tolist()
@@ -361,7 +339,7 @@ print(len(corpus.train), int(memory.split()[1]) // 1024)
 
 
 @pytest.mark.long
-def test_a_large_corpus_takes_little_memory(tmp_path: Path) -> None:
+def test_a_large_corpus_takes_little_memory(tmp_path):
     source = tmp_path / "large.jsonl"
     line = json.dumps({"text": "to be or not to be, that is the question " * 100}) + "\n"
     source.write_text(line * 50_000)

@@ -1,29 +1,24 @@
 """Made-up runs of a study, their raw files, and what an analysis would say of them."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pytest
-from matplotlib.figure import Figure
 
 from lib.config.study import Study
 from lib.figures import study as study_figures
 from lib.figures import style
 from lib.figures.study import StudyFigures
-from lib.results import RunResult
 from tests.conftest import TINY
 from tests.samples import made_up
 
 RATE = "training.learning_rate"
-TABLES: dict[str, list[dict[str, Any]]] = {
+TABLES = {
     "temperatures": [{"temperature": t, "nll": 2 + (t - 1) ** 2, "ece": t / 9} for t in (0.5, 1.0)],
     "tasks": [{"task": "spelling", "shots": i, "normalised_accuracy": 0.4} for i in (0, 2)],
 }
 
 
-def study_of(factors: dict[str, list[Any]]) -> Study:
+def study_of(factors):
     return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
 
 
@@ -32,7 +27,7 @@ ONE_FACTOR = study_of({"model.embedding_norm": ["none", "layernorm"]})
 GRID = study_of({"model.embedding_norm": ["none", "layernorm"], RATE: [1e-3, 1e-2, 1e-1]})
 
 
-def runs_of(study: Study, kept: dict[str, Any]) -> list[RunResult]:
+def runs_of(study, kept):
     return [
         made_up(study, arm, seed).model_copy(
             update={"measures": {"perplexity": 20.0 + seed + len(arm.id)}, "tables": kept}
@@ -42,7 +37,7 @@ def runs_of(study: Study, kept: dict[str, Any]) -> list[RunResult]:
     ]
 
 
-def series_of(study: Study) -> pd.DataFrame:
+def series_of(study):
     """What traces and curves hold, in one table."""
     parts = [
         pd.DataFrame({"step": [0, 4, 8, 12]}).assign(
@@ -59,7 +54,7 @@ def series_of(study: Study) -> pd.DataFrame:
     return table.assign(tokens=64 * table["step"], **values)
 
 
-def raw_of(study: Study, name: str) -> pd.DataFrame:
+def raw_of(study, name):
     """What the raw files of one name hold."""
     series = series_of(study)
     first = series[series["step"] == 0].drop(columns="step")
@@ -71,7 +66,7 @@ def raw_of(study: Study, name: str) -> pd.DataFrame:
     return rows.assign(confidence=rows["bin"], correct=0.9 * rows["bin"])
 
 
-def verdict_of(study: Study) -> dict[str, Any]:
+def verdict_of(study):
     numbers = {"mean_delta": -1.0, "t_low": -2.0, "t_high": None, "n_dropped": 0}
     pairs = [(arm.id, arm.baseline) for arm in study.arms() if arm.id != arm.baseline]
     first, second = (list(study.arms()) * 2)[:2]  # a study of one arm has no second
@@ -88,13 +83,7 @@ def verdict_of(study: Study) -> dict[str, Any]:
     }
 
 
-def analysed(
-    study: Study,
-    folder: Path,
-    patch: pytest.MonkeyPatch,
-    kept: dict[str, Any] = TABLES,
-    **found: Any,
-) -> StudyFigures:
+def analysed(study, folder, patch, kept=TABLES, **found):
     """The figures of a study whose analysis, with what it `found` besides, lies in `folder`."""
     patch.setattr(study_figures, "study_folder", lambda name: folder)
     patch.setattr(study_figures.of_runs, "read_parquet", raw_of)
@@ -102,9 +91,9 @@ def analysed(
     return StudyFigures(study, runs_of(study, kept))
 
 
-def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch, *names: str) -> list[Figure]:
+def drawn(figures, patch, *names):
     """Every figure that applies, or those of these names, drawn, written and shown."""
-    shown: list[Figure] = []
+    shown = []
     patch.setattr(style, "show", lambda figure: shown.append(figure) or b"PNG")
     for figure in figures.applicable():
         if not names or figure.name in names:

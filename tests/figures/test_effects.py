@@ -1,25 +1,15 @@
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from lib.figures.effects import (
-    differences,
-    forest,
-    interaction,
-    paired_seeds,
-    task_accuracies,
-)
+from lib.figures.effects import differences, forest, interaction, paired_seeds, task_accuracies
 from lib.figures.style import VARIANTS
 
 RATE = "training.learning_rate"
-RATES: Any = [1e-3, 1e-2, 1e-1]
+RATES = [1e-3, 1e-2, 1e-1]
 
 
-def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax: Axes) -> None:
+def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax):
     table = pd.DataFrame(
         {"label": ["costs", "helps", "none"], "mean_delta": [-1.0, 0.5, np.nan],
          "t_low": [-2.0, -1.0, np.nan], "t_high": [-0.5, 2.0, np.nan],
@@ -39,7 +29,7 @@ def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax: Ax
 
 
 @pytest.fixture
-def runs() -> pd.DataFrame:
+def runs():
     """Two variants × three rates × two seeds; at the highest rate the baseline diverged twice and
     the arm once."""
     values = {"none": [[20.0, 22.0], [30.0, 32.0], [np.nan, np.nan]]}
@@ -54,23 +44,21 @@ def runs() -> pd.DataFrame:
     )
 
 
-def drawn(ax: Axes, label: str) -> Line2D:
+def drawn(ax, label):
     (line,) = [line for line in ax.lines if line.get_label() == label]
     return line
 
 
-def crosses(ax: Axes) -> dict[str, list[float]]:
+def crosses(ax):
     """x of the crosses by colour."""
-    found: dict[str, list[float]] = {}
+    found = {}
     for line in ax.lines:
         if line.get_marker() == "x":
             found.setdefault(str(line.get_color()), []).extend(line.get_xdata())
     return found
 
 
-def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
-    ax: Axes, runs: pd.DataFrame
-) -> None:
+def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(ax, runs):
     assert interaction(runs, "perplexity", RATE, RATES, ax) is ax
     np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [21.0, 31.0, np.nan])
     np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [22.0, 26.0, 40.0])
@@ -84,7 +72,7 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-3", "0.01", "0.1"]
 
 
-def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -> None:
+def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax):
     table = pd.DataFrame(
         {"variant": "layernorm", RATE: [1e-2, 1e-3, 1e-1], "mean_delta": [-5.0, 1.0, np.nan],
          "t_low": [-6.0, 0.5, np.nan], "t_high": [-4.0, 1.5, np.nan], "n_dropped": [0, 0, 2]}
@@ -99,9 +87,7 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -
     assert ax.get_yscale() == "linear"
 
 
-def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
-    ax: Axes, runs: pd.DataFrame
-) -> None:
+def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(ax, runs):
     seeds = runs[runs[RATE] == 1e-2].replace({"perplexity": {27.0: np.nan}})
     assert paired_seeds(seeds, "perplexity", ax) is ax
     first, second, baseline, arm = (line.get_ydata() for line in ax.lines)
@@ -112,7 +98,7 @@ def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
     assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
 
 
-def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax: Axes) -> None:
+def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax):
     rows = [
         {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
         for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))

@@ -1,12 +1,9 @@
 """Which figures a study shows, and that they can be drawn, from made-up runs and contrasts."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lib.config.plan import Plan
@@ -15,33 +12,24 @@ from lib.figures import study as study_figures
 from lib.figures.study import StudyFigures
 from lib.stats.runs import ResultError
 from tests.conftest import TINY
-from tests.figures.samples import (
-    GRID,
-    ONE_ARM,
-    ONE_FACTOR,
-    analysed,
-    drawn,
-    study_of,
-)
+from tests.figures.samples import GRID, ONE_ARM, ONE_FACTOR, analysed, drawn, study_of
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyFigures]:
+def grid(tmp_path_factory):
     """Two variants at three rates."""
     with pytest.MonkeyPatch.context() as patch:
         yield analysed(GRID, tmp_path_factory.mktemp("grid"), patch)
 
 
 @pytest.fixture(scope="module")
-def figures_of_grid(grid: StudyFigures) -> Iterator[list[Figure]]:
+def figures_of_grid(grid):
     with pytest.MonkeyPatch.context() as patch:
         yield drawn(grid, patch)
 
 
 @pytest.mark.slow
-def test_a_study_of_one_factor_shows_what_applies(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_study_of_one_factor_shows_what_applies(monkeypatch, tmp_path):
     figures = analysed(ONE_FACTOR, tmp_path, monkeypatch, kept={})
     said = [figure.words for figure in figures.applicable()]
     assert [words for words in said if re.search(r"\d of \d", words)] == []  # all is shown
@@ -52,16 +40,12 @@ def test_a_study_of_one_factor_shows_what_applies(
 
 
 @pytest.mark.slow
-def test_a_study_of_one_arm_is_drawn_without_contrasts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_study_of_one_arm_is_drawn_without_contrasts(monkeypatch, tmp_path):
     figures = analysed(ONE_ARM, tmp_path, monkeypatch, kept={}, contrasts=[])
     assert drawn(figures, monkeypatch)
 
 
-def test_nothing_per_token_is_compared_between_tokenizers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nothing_per_token_is_compared_between_tokenizers(monkeypatch, tmp_path):
     study = study_of({"corpus.tokenizer": ["bytes", "bpe-300"]})
     figures = analysed(study, tmp_path, monkeypatch, kept={})
     assert len(drawn(figures, monkeypatch, "loss")[0].axes) == 1  # the curves, no differences
@@ -70,8 +54,8 @@ def test_nothing_per_token_is_compared_between_tokenizers(
 
 @pytest.mark.slow
 def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     decays = study_of({"training.weight_decay": [0.1, 1.0, 0.0, 0.3]})
     figures = analysed(decays, tmp_path, monkeypatch, kept={})
     for name, names in (("loss", [0.1, 0, 0.3, 1]), ("comparison", [0.1, 0, 0.3, 1])):
@@ -94,9 +78,7 @@ def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
 
 
 @pytest.mark.slow
-def test_a_grid_over_rates_shows_how_effects_and_stability_depend_on_it(
-    grid: StudyFigures, figures_of_grid: list[Figure]
-) -> None:
+def test_a_grid_over_rates_shows_how_effects_and_stability_depend_on_it(grid, figures_of_grid):
     assert {path.stem for path in grid.folder.glob("*.pdf")} == {
         "effects", "loss", "trend", "interaction-learning_rate", "inside", "calibration", "tasks",
     }  # fmt: skip
@@ -104,12 +86,12 @@ def test_a_grid_over_rates_shows_how_effects_and_stability_depend_on_it(
 
 
 @pytest.mark.slow
-def test_no_text_of_a_figure_is_smaller_than_seven_points(figures_of_grid: list[Figure]) -> None:
+def test_no_text_of_a_figure_is_smaller_than_seven_points(figures_of_grid):
     texts = [text for figure in figures_of_grid for text in figure.findobj(Text)]
     assert min(text.get_fontsize() for text in texts if text.get_text().strip()) >= 7
 
 
-def test_what_is_said_of_a_figure_names_functions_that_draw(grid: StudyFigures) -> None:
+def test_what_is_said_of_a_figure_names_functions_that_draw(grid):
     for figure in grid.applicable():
         assert "?" in figure.words  # what to look for
         named = re.findall(r"`(\w+)`", figure.words)
@@ -118,9 +100,7 @@ def test_what_is_said_of_a_figure_names_functions_that_draw(grid: StudyFigures) 
             assert any(hasattr(m, name) for m in (training, effects))
 
 
-def test_a_study_without_an_analysis_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_study_without_an_analysis_is_refused(monkeypatch, tmp_path):
     figures = analysed(ONE_FACTOR, tmp_path, monkeypatch)
     (tmp_path / "verdict.json").unlink()
     with pytest.raises(ResultError, match="execute 03_analysis first"):
@@ -128,8 +108,8 @@ def test_a_study_without_an_analysis_is_refused(
 
 
 def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """As the text's own accuracy is; beside it one that the plan does not name."""
     asked = TINY["evaluation"] | {"tasks": ["sciq", "piqa"], "items_per_task": 0}
     corpus = TINY["corpus"] | {"tokenizer": "bytes"}

@@ -2,7 +2,6 @@ import ast
 import itertools
 import re
 from io import BytesIO
-from pathlib import Path
 from typing import get_args
 
 import matplotlib as mpl
@@ -15,21 +14,13 @@ from PIL import Image
 
 from lib.config.io import ROOT
 from lib.config.schema import EmbeddingNorm
-from lib.figures.style import (
-    STYLE,
-    VARIANTS,
-    Variant,
-    facets,
-    looks,
-    save,
-    table_looks,
-)
+from lib.figures.style import STYLE, VARIANTS, Variant, facets, looks, save, table_looks
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 UNKNOWN = ["plain", *(f"dropout={i}" for i in range(5))]
 
 
-def test_every_normalization_of_the_schema_has_a_look_of_its_own() -> None:
+def test_every_normalization_of_the_schema_has_a_look_of_its_own():
     """That of the recipe in CONTRIBUTING, too."""
     assert set(get_args(EmbeddingNorm)) <= set(VARIANTS)
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -41,9 +32,7 @@ def test_every_normalization_of_the_schema_has_a_look_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like_it(
-    ordered: bool,
-) -> None:
+def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like_it(ordered):
     found = looks(UNKNOWN, ordered)
     assert [look.label for look in found.values()] == UNKNOWN
     baseline, *others = found.values()
@@ -58,7 +47,7 @@ def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like
         assert sorted(colours, key=sum, reverse=True) == colours
 
 
-def test_a_table_without_its_baseline_has_the_looks_of_the_whole_study() -> None:
+def test_a_table_without_its_baseline_has_the_looks_of_the_whole_study():
     """A categorical column holds all variants of the study, in order."""
     names = pd.Categorical(["b", "c"], ["a", "b", "c"])
     found = table_looks(pd.DataFrame({"variant": names}))
@@ -67,7 +56,7 @@ def test_a_table_without_its_baseline_has_the_looks_of_the_whole_study() -> None
     assert plain["b"].colour == "#000000"  # the first of those there are
 
 
-def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:
+def test_the_same_data_gives_the_same_small_files(tmp_path):
     contents = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         with mpl.rc_context(STYLE):
@@ -82,7 +71,7 @@ def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:
     assert (image.width, image.mode) == (340, "P")  # 100 dots per inch, of a palette
 
 
-def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
+def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path):
     colours = [known.colour for known in VARIANTS.values()]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7, 3))
@@ -99,9 +88,7 @@ def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
         assert away.min() <= 2
 
 
-def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
-    tmp_path: Path, shown: list[Figure]
-) -> None:
+def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(tmp_path, shown):
     with facets("f", tmp_path, ["a", "b"], SETTINGS) as axes:
         for (row, setting), ax in axes.items():
             ax.plot([0, 1], [0, 1 + SETTINGS.index(setting)], label="none")

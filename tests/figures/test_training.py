@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -24,7 +23,7 @@ from lib.results import read_raw
 
 
 @pytest.fixture
-def curves() -> pd.DataFrame:
+def curves():
     return pd.DataFrame(
         [
             {"variant": variant, "seed": seed, "step": step, "dev_loss": 4.0 - step + seed}
@@ -35,7 +34,7 @@ def curves() -> pd.DataFrame:
     )
 
 
-def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax: Axes, curves: pd.DataFrame) -> None:
+def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax, curves):
     assert trend(curves, "dev_loss", ax) is ax
     lines = [line for line in ax.lines if len(line.get_xdata())]
     assert len(lines) == 3
@@ -47,7 +46,7 @@ def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax: Axes, curves: pd
 
 
 @pytest.fixture
-def training() -> pd.DataFrame:
+def training():
     """Two seeds of one variant; the second diverges after step 2, far above where it began."""
     losses = {0: [4.0, 3.0, 2.0, 2.0], 1: [4.0, 5.0, 90.0, np.nan]}
     return pd.DataFrame(
@@ -61,7 +60,7 @@ def training() -> pd.DataFrame:
     )  # fmt: skip
 
 
-def test_trend_takes_neighbouring_steps_of_a_long_training_together(ax: Axes) -> None:
+def test_trend_takes_neighbouring_steps_of_a_long_training_together(ax):
     steps = np.arange(1, 501)
     curves = pd.DataFrame({"variant": "none", "step": steps, "loss": np.where(steps == 8, 9.0, 2)})
     trend(curves, "loss", ax)
@@ -72,9 +71,7 @@ def test_trend_takes_neighbouring_steps_of_a_long_training_together(ax: Axes) ->
     assert band[band[:, 0] == 9][:, 1].max() == 9  # a rise of one step is still seen
 
 
-def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_value(
-    ax: Axes, training: pd.DataFrame
-) -> None:
+def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_value(ax, training):
     assert trajectory(training, "dev_loss", ax) is ax
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])
     cross = ax.collections[-1]
@@ -84,9 +81,7 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_
     assert "cut at 1.1 × initial" in ax.get_ylabel()
 
 
-def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(
-    ax: Axes, training: pd.DataFrame
-) -> None:
+def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(ax, training):
     known = training.assign(unigram_loss=3.35, bigram_loss=2.48, source_loss=np.nan)
     trajectory(known, "dev_loss", ax)
     assert [text.get_text() for text in ax.texts] == ["unigram", "bigram"]
@@ -97,7 +92,7 @@ def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(
     assert len(other.texts) == 0
 
 
-def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax: Axes) -> None:
+def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax):
     losses = {"none": [[4.0, 3.0], [5.0, 3.5]], "layernorm": [[4.0, 3.5], [5.5, 3.5]]}
     curves = pd.DataFrame(
         [
@@ -116,7 +111,7 @@ def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax: Axe
     assert ax.get_ylabel() == "Δ dev loss (nats)"
 
 
-def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.DataFrame) -> None:
+def test_residual_norms_stand_before_and_after_training(ax, training):
     curve = training.assign(residual_norm_0=1.0, residual_norm_1=training["step"] + 1.0)
     residual_norms(curve, ax)
     after, before = (line for line in ax.lines if len(line.get_xdata()))
@@ -125,9 +120,7 @@ def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.D
 
 
 @pytest.mark.slow  # reads the record
-def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
-    shown: list[Figure],
-) -> None:
+def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(shown):
     record = Record("example")
     run = record.runs[0]
     raw = read_raw(record.raw_folder(run["arm"], run["seed"]))
@@ -143,9 +136,7 @@ def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("measured", "n_panels"), [(True, 5), (False, 2)])
-def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
-    measured: bool, n_panels: int, shown: list[Figure]
-) -> None:
+def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(measured, n_panels, shown):
     record = Record("example")
     run = record.runs[0]
     tables = read_raw(record.raw_folder(run["arm"], run["seed"])) | {
@@ -159,7 +150,7 @@ def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
     assert all(ax.has_data() and not ax.get_legend() for ax in figure.axes)
 
 
-def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax: Axes) -> None:
+def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax):
     table = pd.DataFrame(
         {"variant": "none", "seed": [0, 1], "bin": 3, "n": [10, 20], "confidence": [4, 12]}
         | {"correct": [3, 6], "binning": "equal_mass"}
@@ -170,9 +161,7 @@ def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax: A
     assert len(ax.lines) == 2
 
 
-def test_second_moments_of_the_last_step_stand_over_their_part(
-    ax: Axes, training: pd.DataFrame
-) -> None:
+def test_second_moments_of_the_last_step_stand_over_their_part(ax, training):
     one = training[training["seed"] == 0]
     second_moments(one.assign(second_moment_attn=one["dev_loss"], second_moment_emb_norm=1e-5), ax)
     (marks,) = ax.collections
@@ -181,7 +170,7 @@ def test_second_moments_of_the_last_step_stand_over_their_part(
     assert ax.get_yscale() == "log"
 
 
-def test_symbols_are_shown_readably_most_frequent_first(shown: list[Figure]) -> None:
+def test_symbols_are_shown_readably_most_frequent_first(shown):
     show_symbols("  \n a\n  \n$\n \n aa")
     (ax,) = shown[0].axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
@@ -190,9 +179,9 @@ def test_symbols_are_shown_readably_most_frequent_first(shown: list[Figure]) -> 
 
 @pytest.mark.parametrize("evaluated", [False, True])
 def test_a_run_in_training_is_drawn_beside_its_baseline_whatever_it_has_so_far(
-    evaluated: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures: list[Figure] = []
+    evaluated, monkeypatch
+):
+    figures = []
     monkeypatch.setattr(
         "lib.figures.training.small_png", lambda figure: figures.append(figure) or b"PNG"
     )

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -35,16 +34,16 @@ changes: dict = {changes}
 class Player:
     """Executes single cells, in a kernel as an editor starts it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         self.notebook = nbformat.read(root / "notebooks" / "02_train.ipynb", as_version=4)
         self.client = NotebookClient(self.notebook, kernel_name="python3", timeout=300)
 
-    def cell(self, holding: str) -> nbformat.NotebookNode:
+    def cell(self, holding):
         code = [cell for cell in self.notebook.cells if cell.cell_type == "code"]
         return next(cell for cell in code if holding in cell.source)
 
-    def run(self, holding: str) -> tuple[str, list[str]]:
+    def run(self, holding):
         """Run the first cell that holds a text; return what it prints (or its error's traceback),
         and the kinds of what it shows."""
         cell = self.cell(holding)
@@ -55,10 +54,10 @@ class Player:
         printed = "".join(out.text for out in cell.outputs if out.output_type == "stream")
         return printed, [kind for out in cell.outputs for kind in out.get("data", {})]
 
-    def stop_when(self, place: str) -> None:
+    def stop_when(self, place):
         """Stop the kernel's cell as soon as something is in the tree."""
 
-        def wait() -> None:
+        def wait():
             while not any(self.root.glob(place)):
                 threading.Event().wait(0.02)
             os.killpg(os.getpgid(self.client.km.provisioner.process.pid), signal.SIGINT)
@@ -66,9 +65,7 @@ class Player:
         threading.Thread(target=wait, daemon=True).start()
 
 
-def test_a_scratch_run_is_stopped_looked_at_and_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scratch_run_is_stopped_looked_at_and_continued(tmp_path, monkeypatch):
     for name in ("STUDY_HEADLESS", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     copy_repository(tmp_path / "home")

@@ -1,11 +1,10 @@
 """The site in a browser, from files, as a reader opens it: table, curves, accessibility."""
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from lib.config.io import PAPERS
 from lib.publish.site import build_site
@@ -19,7 +18,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(tmp_path_factory):
     """Where the site of `example` lies."""
     paper = tmp_path_factory.mktemp("site") / "example"
     for name in ("record/example", "results"):
@@ -32,7 +31,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
@@ -41,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     """A tab in which any error, and anything asked of the net, fails the test."""
     context = browser.new_context(viewport={"width": 1300, "height": 900})
     page, complaints = context.new_page(), list[str]()
@@ -54,9 +53,7 @@ def page(browser: Browser) -> Iterator[Page]:
     assert complaints == []
 
 
-def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(
-    page: Page, address: str
-) -> None:
+def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(page, address):
     page.goto(f"{address}/index.html")
     rows = page.locator("table.dataTable tbody tr:visible")
     expect(rows).to_have_count(8)
@@ -75,7 +72,7 @@ def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(
     expect(page.locator("h1").first).to_contain_text("example: ")
 
 
-def test_curves_are_drawn_for_the_measure_that_is_chosen(page: Page, address: str) -> None:
+def test_curves_are_drawn_for_the_measure_that_is_chosen(page, address):
     page.goto(f"{address}/curves.html")
     expect(page.locator("#vis svg")).to_be_visible()
     before = page.locator("#vis svg").screenshot()
@@ -87,9 +84,7 @@ def test_curves_are_drawn_for_the_measure_that_is_chosen(page: Page, address: st
 @pytest.mark.parametrize(
     "place", ["index.html", "curves.html", "example/index.html", "example/constant/seed-0.html"]
 )
-def test_axe_finds_nothing_serious_and_a_phone_scrolls_only_down(
-    page: Page, address: str, place: str
-) -> None:
+def test_axe_finds_nothing_serious_and_a_phone_scrolls_only_down(page, address, place):
     page.goto(f"{address}/{place}")
     for folded in page.locator("details").all():
         folded.evaluate("details => { details.open = true }")

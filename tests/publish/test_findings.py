@@ -4,7 +4,6 @@ import ast
 import json
 import zlib
 from importlib import import_module
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -26,13 +25,13 @@ drawing = zlib.compress(b"0 0 m 1 2 l S " * 9, level=6)
 """
 
 
-def drawn(line: bytes) -> bytes:
+def drawn(line):
     """What a PDF of a drawing looks like, packed as another build of zlib would."""
     return b"%PDF\nstream\n" + zlib.compress(line * 9, level=1) + b"\nendstream"
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def paper(tmp_path_factory):
     """A paper with a notebook of one cell, executed."""
     folder = tmp_path_factory.mktemp("paper")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)])
@@ -42,7 +41,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_findings_are_executed_again_and_compared_by_value(paper: Path) -> None:
+def test_findings_are_executed_again_and_compared_by_value(paper):
     assert not list(paper.glob("figures/findings/*.png"))  # the notebook shows them
     tables, figure = paper / findings.TABLES, paper / "figures/findings/dose.pdf"
     tables.write_text(json.dumps({"dose": [{"rms": 1.0, "loss": 0.25 * (1 + 1e-12)}]}))
@@ -55,7 +54,7 @@ def test_findings_are_executed_again_and_compared_by_value(paper: Path) -> None:
     assert "dose.pdf is not what" in wrong_figure
 
 
-def test_what_the_published_notebook_imports_from_lib_is_there() -> None:
+def test_what_the_published_notebook_imports_from_lib_is_there():
     notebook = nbformat.read(PAPER / findings.NOTEBOOK, as_version=4)
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]

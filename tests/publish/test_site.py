@@ -4,9 +4,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
@@ -47,14 +45,14 @@ LOADS = re.compile(
 """What would fetch something from elsewhere; a link is only followed by a click."""
 
 
-def write(path: Path, *cells: object, **stamp: str) -> None:
+def write(path, *cells, **stamp):
     notebook = new_notebook(cells=list(cells), metadata={"study": stamp} if stamp else {})
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
 
 
 @pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def paper(tmp_path_factory):
     """A paper with the record of `example`, and a study of which one run has ended; runs are looked
     for beside it, and no record but its own."""
     folder = tmp_path_factory.mktemp("site")
@@ -76,13 +74,13 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def built(paper: Path) -> Path:
+def built(paper):
     rendered = build_site(paper)
     assert len(rendered) == 8 + 3 + 2
     return paper / "site"
 
 
-def test_every_page_is_reached_from_the_index(built: Path) -> None:
+def test_every_page_is_reached_from_the_index(built):
     reached, waiting = set(), [built / "index.html"]
     while waiting:
         page = waiting.pop()
@@ -102,7 +100,7 @@ def test_every_page_is_reached_from_the_index(built: Path) -> None:
             assert built / place.name / run.with_suffix(".html") in reached
 
 
-def test_pages_hold_all_that_they_show(built: Path) -> None:
+def test_pages_hold_all_that_they_show(built):
     for page in built.rglob("*.html"):
         assert LOADS.findall(page.read_text("utf-8")) == [], page
     assert LOADS.findall((built / "site.css").read_text("utf-8")) == []
@@ -110,7 +108,7 @@ def test_pages_hold_all_that_they_show(built: Path) -> None:
     assert LOADS.findall("<img src=//x>")
 
 
-def test_a_study_shows_its_verdict_its_figures_and_what_is_in_progress(built: Path) -> None:
+def test_a_study_shows_its_verdict_its_figures_and_what_is_in_progress(built):
     study = (built / "example" / "index.html").read_text("utf-8")
     assert "EXPLORATORY" in study
     assert study.count('src="data:image/png') >= 6
@@ -121,7 +119,7 @@ def test_a_study_shows_its_verdict_its_figures_and_what_is_in_progress(built: Pa
     assert "example" in (built / "index.html").read_text("utf-8")
 
 
-def test_curves_are_mean_and_range_over_seeds(paper: Path) -> None:
+def test_curves_are_mean_and_range_over_seeds(paper):
     """Against the raw tables, seed by seed."""
     study = read_study("example", paper)
     curves = site.curve_table(study)
@@ -138,7 +136,7 @@ def test_curves_are_mean_and_range_over_seeds(paper: Path) -> None:
         assert mine["max"].iloc[-1] == last.to_numpy().max()
 
 
-def test_only_what_changed_is_rendered_again(built: Path, paper: Path) -> None:
+def test_only_what_changed_is_rendered_again(built, paper):
     assert build_site(paper) == []
     notebook = paper.parents[1] / "runs/begun/none/seed-0/02_train.ipynb"
     write(notebook, new_markdown_cell("farther"))
@@ -146,9 +144,7 @@ def test_only_what_changed_is_rendered_again(built: Path, paper: Path) -> None:
     assert "farther" in (built / "begun/none/seed-0.html").read_text("utf-8")
 
 
-def test_a_damaged_study_says_so_and_the_others_are_shown(
-    built: Path, paper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_study_says_so_and_the_others_are_shown(built, paper, tmp_path, monkeypatch):
     own = tmp_path / "paper"
     shutil.copytree(paper, own)
     shutil.copytree(own / "record/example", own / "record/broken")
@@ -161,9 +157,7 @@ def test_a_damaged_study_says_so_and_the_others_are_shown(
     assert (own / "site/example/constant/seed-0.html").is_file()
 
 
-def test_an_older_record_in_one_zip_has_the_same_pages(
-    built: Path, paper: Path, tmp_path: Path
-) -> None:
+def test_an_older_record_in_one_zip_has_the_same_pages(built, paper, tmp_path):
     own = tmp_path / "paper"
     shutil.copytree(paper / "results", own / "results")
     (own / "record").mkdir()
@@ -176,7 +170,7 @@ def test_an_older_record_in_one_zip_has_the_same_pages(
         assert other.read_text("utf-8") == page.read_text("utf-8")
 
 
-def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path: Path) -> None:
+def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path):
     width = {"image/png": {"width": "1 onload=window.struck='width'"}}
     outputs = [
         new_output("display_data", {"text/html": HOSTILE}),
@@ -210,6 +204,6 @@ def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_notebook_becomes_a_page_that_says_so(content: bytes, tmp_path: Path) -> None:
+def test_what_is_no_notebook_becomes_a_page_that_says_so(content, tmp_path):
     (tmp_path / "a.ipynb").write_bytes(content)
     assert "cannot be shown as a notebook" in notebook_html(tmp_path / "a.ipynb")

@@ -3,17 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from lib.config.io import ROOT
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
-
-def run_tiny(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_tiny(folder, *words):
     """Run `tests.record.tiny` with a folder in place of this repository's outputs."""
     variables = os.environ | {"STUDY_OUTPUT": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.record.tiny", *words]
@@ -21,7 +17,7 @@ def run_tiny(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory):
     """The folder in which a tiny study was made and archived."""
     folder = tmp_path_factory.mktemp("tiny")
     done = run_tiny(folder)

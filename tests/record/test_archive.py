@@ -3,18 +3,18 @@
 import json
 import subprocess
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from lib.config.io import sha256, slim
-from lib.config.yaml import UsageError, UserError
+from lib.config.yaml import UsageError
 from lib.record.archive import Record, recorded_studies, require_recorded, unpack
+from tests.conftest import refused
 from tests.record.conftest import run_tiny
 
 
 @pytest.mark.slow
-def test_a_record_is_a_folder_with_a_file_per_notebook_that_sha256sum_checks(tiny: Path) -> None:
+def test_a_record_is_a_folder_with_a_file_per_notebook_that_sha256sum_checks(tiny):
     record = Record("tiny", tiny / "papers" / "paper")
     seeds = [run["seed"] for run in record.runs[:3]]
     notebooks = {f"{arm}/seed-{seed}/02_train.ipynb" for arm in ("none", "layernorm")
@@ -37,7 +37,7 @@ def test_a_record_is_a_folder_with_a_file_per_notebook_that_sha256sum_checks(tin
 
 
 @pytest.mark.slow
-def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny: Path) -> None:
+def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny):
     place, done = tiny / "papers" / "paper" / "record" / "tiny", tiny / "runs/tiny/archive.json"
     before = sha256(place / "MANIFEST.sha256"), place.stat().st_ino
     done.unlink()  # as after a clone
@@ -50,7 +50,7 @@ def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny: Path) 
     assert before[0] in done.read_text()
 
 
-def test_a_slim_notebook_keeps_code_and_what_is_shown() -> None:
+def test_a_slim_notebook_keeps_code_and_what_is_shown():
     table = {"text/html": "<table>", "text/plain": "a table"}
     outputs = [{"name": "stderr", "text": "W"}, {"name": "stdout", "text": "x"}, {"data": table}]
     metadata = {"tags": ["parameters"], "papermill": {"duration": 1}}
@@ -74,21 +74,19 @@ def test_a_slim_notebook_keeps_code_and_what_is_shown() -> None:
     ],
 )
 def test_a_zip_that_is_not_safe_is_refused_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, content: str, fault: str
-) -> None:
+    tmp_path, monkeypatch, name, content, fault
+):
     monkeypatch.setattr("lib.record.archive.MAX_BYTES", 1)
     file = tmp_path / "x.zip"
     file.write_text(content)
     if name:
         with zipfile.ZipFile(file, "w") as packed:
             packed.writestr(name, content)
-    with pytest.raises(UserError) as error:
-        unpack(file, tmp_path / "folder")
-    assert str(error.value) == f"x.zip cannot be unpacked: {fault}"
+    assert refused(unpack, file, tmp_path / "folder") == f"x.zip cannot be unpacked: {fault}"
     assert [*tmp_path.iterdir()] == [file]
 
 
-def test_a_study_without_a_record_is_refused_with_the_nearest_name() -> None:
+def test_a_study_without_a_record_is_refused_with_the_nearest_name():
     assert require_recorded(["params/turn.yaml"]) == ["turn"]
     assert {"turn", "trained", "example"} <= {*recorded_studies()}
     with pytest.raises(UsageError, match="'traind' is unknown; did you mean 'trained'"):

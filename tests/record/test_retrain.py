@@ -1,12 +1,9 @@
 """A run that is trained again is judged by its bits, and where these may differ by its loss."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lib.config.study import Study
 from lib.config.yaml import UsageError
 from lib.record.archive import Record
 from lib.record.retrain import DIFFERS, EQUAL, UNJUDGED, WITHIN, retrain
@@ -15,7 +12,7 @@ from tests.record.conftest import run_tiny
 ELSEWHERE = {"device_name": "another CPU"}
 
 
-def changed(run: Any, fields: dict[str, Any], machine: dict[str, str], loss: float) -> Any:
+def changed(run, fields, machine, loss):
     again = copy.deepcopy(run) | fields
     again["provenance"]["trained"]["machine"] |= machine
     again["measures"]["loss"] += loss
@@ -39,15 +36,7 @@ def changed(run: Any, fields: dict[str, Any], machine: dict[str, str], loss: flo
         ("where", {"final_weights": "0", "status": "diverged"}, ELSEWHERE, 0.0, UNJUDGED, 4),
     ],
 )
-def test_outcome_and_exit_status(
-    study: str,
-    fields: dict[str, Any],
-    machine: dict[str, str],
-    loss: float,
-    outcome: str,
-    status: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_outcome_and_exit_status(study, fields, machine, loss, outcome, status, capsys):
     run = Record(study).runs[0]
     name = f"{study}/{run['arm']}/{run['seed']}"
     again = changed(run, fields, machine, loss)
@@ -59,10 +48,10 @@ def test_outcome_and_exit_status(
         assert result["provenance"]["trained"]["machine"]["device_name"] in said
 
 
-def test_the_worst_of_several_outcomes_counts_and_runs_are_drawn_from_the_studies_named() -> None:
+def test_the_worst_of_several_outcomes_counts_and_runs_are_drawn_from_the_studies_named():
     asked = []
 
-    def train(study: Study, *run: Any) -> Any:
+    def train(study, *run):
         asked.append((study.name, *run))
         (recorded,) = (r for r in Record("where").runs if (r["arm"], r["seed"]) == run)
         fields = {"final_weights": "0"} if len(asked) == 2 else {}
@@ -74,14 +63,14 @@ def test_the_worst_of_several_outcomes_counts_and_runs_are_drawn_from_the_studie
 
 
 @pytest.mark.parametrize("word", ["0", "-1", "two", "where/none", "where/nome/1050", "wher/x/1"])
-def test_a_word_that_is_no_number_and_no_recorded_run_is_refused(word: str) -> None:
+def test_a_word_that_is_no_number_and_no_recorded_run_is_refused(word):
     with pytest.raises(UsageError):
         retrain([word], [], lambda *_: {})
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_run_is_trained_again_to_the_bit_by_todays_code(tiny: Path) -> None:
+def test_a_run_is_trained_again_to_the_bit_by_todays_code(tiny):
     seed = Record("tiny", tiny / "papers" / "paper").runs[0]["seed"]
     done = run_tiny(tiny, "again", f"tiny/layernorm/{seed}")
     assert done.returncode == 0, done.stderr

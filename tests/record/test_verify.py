@@ -6,9 +6,6 @@ import hashlib
 import json
 import operator
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -31,14 +28,14 @@ PRINTED = ("cells", 0, "outputs", 0, "data", "application/json")
 class Forger:
     """A copy of the recorded study, in a paper of its own, to be changed."""
 
-    def __init__(self, paper: Path) -> None:
+    def __init__(self, paper):
         self.record, self.raw = Record("tiny", paper), paper / "raw"
         unpack(self.record.folder / "raw.zip", self.raw)
 
-    def runs(self) -> list[Path]:
+    def runs(self):
         return sorted(self.raw.glob("*/seed-*/result.json"))
 
-    def edit(self, path: Path, change: Callable[[Any], Any], *place: Any) -> None:
+    def edit(self, path, change, *place):
         """Change what stands at a place in a file of JSON or YAML."""
         is_json = path.suffix != ".yaml"
         content = read_json(path) if is_json else yaml.safe_load(path.read_text("utf-8"))
@@ -50,14 +47,14 @@ class Forger:
         else:
             path.write_text(yaml.safe_dump(content), "utf-8")
 
-    def edit_result(self, path: Path, change: Callable[[Any], Any], *place: Any) -> None:
+    def edit_result(self, path, change, *place):
         """Change a result, and what its notebook prints of it."""
         self.edit(path, change, *place)
         run = read_json(path)
         notebook = self.record.run_notebook(run["arm"], run["seed"])
         self.edit(notebook, lambda _: attested(run), *PRINTED)
 
-    def finish(self, sums: bool = True) -> None:
+    def finish(self, sums=True):
         """Pack the raw tables, and sum all files up as the archive does."""
         files = [path for path in self.raw.rglob("*") if path.is_file()]
         pack(files, self.raw, self.record.folder / "raw.zip")
@@ -70,11 +67,11 @@ class Forger:
             (self.record.folder / MANIFEST).write_text("".join(lines), "utf-8")
 
 
-def nothing(forger: Forger) -> None:
+def nothing(forger):
     """An honest record."""
 
 
-def raw(forger: Forger) -> None:
+def raw(forger):
     """Lower a loss in the raw tables, with the sums that result, notebook and manifest hold."""
     path = forger.runs()[0]
     windows = pd.read_parquet(path.parent / "windows.parquet")
@@ -83,45 +80,45 @@ def raw(forger: Forger) -> None:
     forger.edit_result(path, lambda _: found, "files", file.name)
 
 
-def raw_alone(forger: Forger) -> None:
+def raw_alone(forger):
     file = forger.runs()[0].parent / "trace.parquet"
     pd.read_parquet(file).to_parquet(file)
 
 
-def measure(forger: Forger) -> None:
+def measure(forger):
     forger.edit_result(forger.runs()[0], lambda _: 1.5, "measures", "loss")
 
 
-def printed(forger: Forger) -> None:
+def printed(forger):
     run = read_json(forger.runs()[0])
     notebook = forger.record.run_notebook(run["arm"], run["seed"])
     forger.edit(notebook, lambda _: 1.5, *PRINTED, "measures", "loss")
 
 
-def contrast(forger: Forger) -> None:
+def contrast(forger):
     forger.edit(forger.record.verdict_file, lambda x: x + 1e-6, "contrasts", 0, "mean_delta")
 
 
-def answer(forger: Forger) -> None:
+def answer(forger):
     forger.edit(forger.record.verdict_file, lambda _: "refuted", "answers", "cost", "answer")
 
 
-def summary(forger: Forger) -> None:
+def summary(forger):
     place = ("summary", "none", "loss", "mean")
     forger.edit(forger.record.results_file, lambda x: x - 0.1, *place)
 
 
-def plan(forger: Forger) -> None:
+def plan(forger):
     place = ("smallest_effect_of_interest", "loss")
     forger.edit(forger.record.folder / "plan.yaml", lambda _: 0.3, *place)
 
 
-def parameters(forger: Forger) -> None:
+def parameters(forger):
     place = ("training", "learning_rate")
     forger.edit(forger.record.folder / "parameters.yaml", lambda _: 2e-3, *place)
 
 
-def seed(forger: Forger) -> None:
+def seed(forger):
     """Give runs of one seed the name of another, in both arms."""
     of_seed = {run["seed"]: run for run in map(read_json, forger.runs())}
     first, second, *_ = of_seed
@@ -130,20 +127,20 @@ def seed(forger: Forger) -> None:
             forger.edit_result(path, lambda _: of_seed[first]["batches"], "batches")
 
 
-def figure(forger: Forger) -> None:
+def figure(forger):
     (forger.record.figures / "loss.png").write_bytes(b"another")
 
 
-def vanished(forger: Forger) -> None:
+def vanished(forger):
     shutil.rmtree(forger.runs()[-1].parent)
 
 
-def manifest(forger: Forger) -> None:
+def manifest(forger):
     path = forger.record.folder / MANIFEST
     path.write_text(path.read_text("utf-8").replace("plan.yaml", "plans.yaml"), "utf-8")
 
 
-CASES: dict[Callable[[Forger], None], list[str]] = {
+CASES = {
     raw: ["layernorm seed ", "loss is ", "by its raw tables"],
     raw_alone: ["layernorm seed ", "trace.parquet is not the file"],
     measure: ["layernorm seed ", "loss is 1.5, and ", "by its raw tables"],
@@ -163,7 +160,7 @@ UNSUMMED = (figure, manifest)
 
 
 @pytest.fixture(scope="session")
-def reports(tiny: Path) -> dict[str, Any]:
+def reports(tiny):
     """What verifying finds in each case: all cases are papers beside the honest one."""
     for case in (nothing, *CASES):
         paper = tiny / "papers" / case.__name__
@@ -173,14 +170,12 @@ def reports(tiny: Path) -> dict[str, Any]:
         forger.finish(sums=case not in UNSUMMED)
     done = run_tiny(tiny, "verify")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.parametrize("paper", ["paper", "nothing"])
-def test_an_honest_record_is_recomputed_as_it_was_published(
-    reports: dict[str, Any], paper: str
-) -> None:
+def test_an_honest_record_is_recomputed_as_it_was_published(reports, paper):
     report = reports[paper]
     assert report["faults"] == []
     number = report["recomputed"]
@@ -195,13 +190,13 @@ def test_an_honest_record_is_recomputed_as_it_was_published(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_changed_is_named(reports: dict[str, Any], case: Callable[[Forger], None]) -> None:
+def test_what_was_changed_is_named(reports, case):
     line, *_ = reports[case.__name__]["faults"]
     assert all(part in line for part in CASES[case]), line
     assert "\n" not in line
 
 
-def test_records_in_one_file_are_read_and_recomputed() -> None:
+def test_records_in_one_file_are_read_and_recomputed():
     for study, runs in (("modern-gpu", 6), ("modern", 24)):  # of one, notebooks lie beside the zip
         report = verify_record(Record(study), lambda *_: None)
         assert report.faults == []
@@ -210,7 +205,7 @@ def test_records_in_one_file_are_read_and_recomputed() -> None:
         assert "03_analysis.ipynb" in Record(study).files
 
 
-def test_numbers_agree_to_a_billionth() -> None:
+def test_numbers_agree_to_a_billionth():
     assert not [*differences({"a": [1.0, None]}, {"a": [1.0 + 1e-10, None]})]
     assert [*differences({"a": [1.0]}, {"a": [1.0 + 1e-8]})] == [("a", "1.0", "1.00000001")]
     assert [*differences({"a": 1}, {"a": 1, "b": 2})] == [("b", "None", "2")]
@@ -220,9 +215,7 @@ def test_numbers_agree_to_a_billionth() -> None:
     assert dict(report.published) == {"t.old": 1, "reason": 1}
 
 
-def test_what_git_cannot_tell_is_one_line_and_no_fault(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_git_cannot_tell_is_one_line_and_no_fault(monkeypatch, capsys):
     monkeypatch.setattr("lib.config.preregistration.is_checkout", lambda: False)
     assert verify(["modern", "modern-gpu", "trained"], begin_again) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "UNVERIFIED" in line)
@@ -232,7 +225,7 @@ def test_what_git_cannot_tell_is_one_line_and_no_fault(
     assert line.startswith(said)
 
 
-def test_every_fault_is_printed_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_printed_and_counted(capsys):
     assert verify(["nowhere", "neither"], begin_again) == 2
     said = capsys.readouterr().out
     assert ["error: nowhere: " in said, "error: neither: " in said] == [True, True]

@@ -10,7 +10,6 @@ with `pack`, it writes the zip that goes home, and with `import`, it takes such 
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook, new_output
@@ -49,7 +48,7 @@ STUDY = TINY | {
     "paper": "paper",
     "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
 }
-PLAN: dict[str, Any] = {
+PLAN = {
     "title": "A trial",
     "question": "Does the layer cost anything?",
     "confirmatory": ["tiny"],
@@ -67,7 +66,7 @@ PLAN: dict[str, Any] = {
 }
 
 
-def write_notebook(name: str, data: dict[str, Any], arm: str = "", seed: int = 0) -> None:
+def write_notebook(name, data, arm="", seed=0):
     """Write a notebook as an execution leaves it, of one cell that shows some data."""
     warning = new_output("stream", name="stderr", text="a warning")
     shown = new_output("display_data", {"text/plain": "in words"} | data)
@@ -76,7 +75,7 @@ def write_notebook(name: str, data: dict[str, Any], arm: str = "", seed: int = 0
     nbformat.write(content, executed_notebook(name, "tiny", arm, seed))
 
 
-def make() -> None:
+def make():
     """Freeze the plan, train every run, analyse and archive."""
     PLANS.mkdir(parents=True)
     (PARAMS / "tiny.yaml").write_text(json.dumps(STUDY), "utf-8")
@@ -109,7 +108,7 @@ def make() -> None:
     archive(study)
 
 
-def main(words: list[str]) -> None:
+def main(words):
     """Make the study, verify it in all papers, or archive it once more."""
     if words == ["verify"]:
         papers = sorted(path for path in PAPERS.iterdir())

@@ -1,11 +1,5 @@
 """A plan about weight decay, and runs that answer it: nothing here is about a layer."""
 
-from typing import Any
-
-import pandas as pd
-
-from lib.config.plan import Plan
-from lib.config.study import Study
 from tests.stats.samples import design, noise, plan_of, runs_of
 
 DECAY = "training.weight_decay"
@@ -24,25 +18,25 @@ SAME = {
 }
 
 
-def decay_plan(**content: Any) -> Plan:
+def decay_plan(**content):
     usual = {"hypotheses": {"slower": SLOWER, "same": SAME}}
     return plan_of(**usual | {"smallest_effect_of_interest": {"loss": 0.02}} | content)
 
 
-def decay_study(n: int = 6) -> Study:
+def decay_study(n=6):
     return design(name="decay", factors={DECAY: [0.0, 0.1, 0.3]}, seeds=list(range(n)))
 
 
-def decay_runs(shift: float = 0.05, spread: float = 0.005, n: int = 6) -> pd.DataFrame:
+def decay_runs(shift=0.05, spread=0.005, n=6):
     """Losses to which weight decay of 0.3 adds `shift`, with some noise per arm and seed."""
 
-    def loss(arm: Any, seed: int) -> float:
+    def loss(arm, seed):
         own = {0.0: 0.0, 0.1: 0.001, 0.3: shift}[arm.levels[DECAY]]
         return 2.4 + own + 0.02 * noise(seed) + spread * noise(seed, len(arm.id), 1)
 
     return runs_of(decay_study(n), loss)
 
 
-def deltas(runs: pd.DataFrame, level: str) -> pd.Series:
+def deltas(runs, level):
     losses = runs.pivot(index="seed", columns="arm", values="loss")
     return losses[f"weight_decay={level}"] - losses["weight_decay=0"]

@@ -1,19 +1,16 @@
 """Made-up studies of any shape: their runs and traces, without training."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from lib.config.plan import Plan
-from lib.config.study import Arm, Study
+from lib.config.study import Study
 from lib.stats.runs import tidy
 from tests.conftest import TINY
 from tests.samples import REFERENCES, made_up
 
 
-def design(**content: Any) -> Study:
+def design(**content):
     """A study of the tiny model, of 100 steps."""
     training = {"iterations": 100} | content.pop("training", {})
     content = {"name": "made-up", "seeds": [0, 1, 2]} | content
@@ -23,17 +20,12 @@ def design(**content: Any) -> Study:
 NORMS = {"model.embedding_norm": ["none", "layernorm"]}
 
 
-def two_arms(n: int) -> Study:
+def two_arms(n):
     """No layer and LayerNorm, of n seeds."""
     return design(factors=NORMS, seeds=list(range(n)))
 
 
-def runs_of(
-    study: Study,
-    loss: Callable[[Arm, int], float],
-    references: dict[str, float] = REFERENCES,
-    **measures: Callable[[Arm, int], float],
-) -> pd.DataFrame:
+def runs_of(study, loss, references=REFERENCES, **measures):
     """The tidy table of runs with these validation losses (nats) and further measures."""
     runs = []
     for arm in study.arms():
@@ -45,9 +37,7 @@ def runs_of(
     return tidy(runs)
 
 
-def trace_of(
-    runs: pd.DataFrame, rise: Callable[[str, int], float] = lambda *_: 0.0
-) -> pd.DataFrame:
+def trace_of(runs, rise=lambda *_: 0.0):
     """Training losses that fall from 4.2 to the run's own, but for a rise at step 30."""
     parts = []
     for run in runs.to_dict("records"):
@@ -58,12 +48,12 @@ def trace_of(
     return pd.concat(parts, ignore_index=True)
 
 
-def noise(*key: int) -> float:
+def noise(*key):
     """A number of the standard normal distribution that belongs to a key."""
     return float(np.random.default_rng(key).normal())
 
 
-def plan_of(**content: Any) -> Plan:
+def plan_of(**content):
     """A plan with little but what is asked of it."""
     least = {"title": "t", "question": "q", "confirmatory": ["s"], "hypotheses": {"h": "says"}}
     return Plan.model_validate(least | content)

@@ -1,12 +1,9 @@
 """Every outcome of the three criteria, on made-up verdicts."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from lib.config.plan import Plan
 from lib.config.preregistration import ClaimStatus
 from lib.stats.decision import decide
 from lib.stats.verdict import analyse
@@ -19,7 +16,7 @@ RULE = {"rise": 0.5, "last": 10, "start": 0.5}
 TOLERANT = {"instability": RULE | {"tolerated_share": 1.0}}
 
 
-def plan(**content: Any) -> Plan:
+def plan(**content):
     usual = {
         "hypotheses": {"harm": HARM, "cure": CURE},
         "primary": [QUALITY],
@@ -30,20 +27,12 @@ def plan(**content: Any) -> Plan:
     return plan_of(**usual | content)
 
 
-def decided(
-    asked: Plan,
-    accuracy: float = 0.0,
-    spiky: tuple[str, ...] = (),
-    ece: float = 0.0,
-    speed: float = 0.0,
-    high: str = "",
-    spread: float = 1.0,
-) -> tuple[str, str]:
+def decided(asked, accuracy=0.0, spiky=(), ece=0.0, speed=0.0, high="", spread=1.0):
     """Decide on LayerNorm, which shifts accuracy, ECE and speed by so much in eight runs; those of
     `spiky` arms have a transient, those of the `high` one begin above chance."""
     study = design(name="s", factors=NORMS, seeds=list(range(8)))
 
-    def of(base: float, shift: float, scale: float, key: int):
+    def of(base, shift, scale, key):
         return lambda arm, seed: (
             base + (arm.id != "none") * shift + scale * noise(seed, len(arm.id), key)
         )
@@ -66,6 +55,8 @@ def decided(
 NO_TEST = {"hypotheses": {"cure": CURE}, "primary": [QUALITY]}
 FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [QUALITY]}}}
 SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
+EQUAL = {"hypotheses": {"same": SAME, "cure": CURE}}
+BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 
 
 @pytest.mark.usefixtures("few_resamples")
@@ -75,18 +66,9 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         # 1. The baseline is stable.
         ({}, {"accuracy": -0.05}, ("keep the baseline", "regression")),
         (FAMILY | NO_TEST, {"accuracy": -0.05}, ("keep the baseline", "regression")),
-        (
-            {"hypotheses": {"same": SAME, "cure": CURE}},
-            {"accuracy": -0.05},
-            ("keep the baseline", "regression"),
-        ),
-        (
-            {"hypotheses": {"same": SAME, "cure": CURE}},
-            {"accuracy": -0.005},
-            ("keep the baseline", "tie"),
-        ),
-        ({"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}, {"accuracy": -0.01},
-         ("keep the baseline", "regression")),
+        (EQUAL, {"accuracy": -0.05}, ("keep the baseline", "regression")),
+        (EQUAL, {"accuracy": -0.005}, ("keep the baseline", "tie")),
+        (BOTH, {"accuracy": -0.01}, ("keep the baseline", "regression")),
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
@@ -109,13 +91,11 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         ({}, {"spiky": ("none",), "high": "layernorm"}, ("undecided", "stability")),
     ],
 )  # fmt: skip
-def test_a_decision_follows_the_three_criteria(
-    content: dict[str, Any], made: dict[str, Any], outcome: tuple[str, str]
-) -> None:
+def test_a_decision_follows_the_three_criteria(content, made, outcome):
     assert decided(plan(**content), **made) == outcome
 
 
-def test_nothing_is_decided_where_a_plan_asks_for_no_stability() -> None:
+def test_nothing_is_decided_where_a_plan_asks_for_no_stability():
     runs = runs_of(design(factors=NORMS), lambda arm, seed: 2.0)
     shares = pd.DataFrame({"arm": ["none", "layernorm"], "share": np.nan})
     for asked in (plan(instability=None), plan(hypotheses={"harm": HARM})):

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +6,6 @@ from scipy import stats
 from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 
-from lib.config.study import Arm
 from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
 from lib.stats.paired import contrast_table
 from lib.stats.power import t_test_power
@@ -20,7 +16,7 @@ CONTRAST = pd.DataFrame([{"arm": "layernorm", "baseline": "none", "measure": "lo
 MACRO = CONTRAST.assign(measure="macro_accuracy_zero_shot")
 
 
-def with_deltas(*deltas: float) -> pd.DataFrame:
+def with_deltas(*deltas):
     return runs_of(two_arms(4), lambda arm, seed: 2.0 + (arm.id == "layernorm") * deltas[seed])
 
 
@@ -29,19 +25,17 @@ TIED, ACTIVATION = "tied=false - tied=true", "activation=relu2 - activation=gelu
 BOTH = "activation=relu2 × tied=false"
 
 
-def grid_runs(
-    n: int, cell: Callable[[Arm, int], float], factors: dict[str, list[Any]] = GRID, **more: Any
-) -> pd.DataFrame:
+def grid_runs(n, cell, factors=GRID, **more):
     """Runs of a grid whose losses have a part that the arms of a seed share, and their own."""
     study = design(factors=factors, seeds=list(range(n)), **more)
     return runs_of(study, lambda arm, seed: 2 + 0.3 * noise(seed, 7) + cell(arm, seed))
 
 
-def own_noise(arm: Arm, seed: int) -> float:
+def own_noise(arm, seed):
     return 0.1 * noise(seed, *arm.id.encode())
 
 
-def test_every_factor_and_interaction_is_what_repeated_measures_say() -> None:
+def test_every_factor_and_interaction_is_what_repeated_measures_say():
     """Of a factor with two levels F is the square of t: p is the same."""
     runs = grid_runs(8, own_noise)
     found = factor_effects(runs, ["loss"]).set_index("effect")
@@ -60,7 +54,7 @@ def test_every_factor_and_interaction_is_what_repeated_measures_say() -> None:
     assert found.at[f"{TIED} at activation=relu2", "mean_delta"] == pytest.approx(second.mean())
 
 
-def test_of_three_factors_with_a_hole_equal_settings_are_paired() -> None:
+def test_of_three_factors_with_a_hole_equal_settings_are_paired():
     """By enumeration: an arm that is excluded leaves with its counterpart, and an interaction is a
     mean over the third factor."""
     rates = ["0.001", "0.01", "0.1"]
@@ -80,11 +74,11 @@ def test_of_three_factors_with_a_hole_equal_settings_are_paired() -> None:
     assert found[BOTH] == pytest.approx(np.mean(relu) - np.mean(gelu[:2]))
 
 
-def test_a_study_of_one_factor_has_contrasts_alone() -> None:
+def test_a_study_of_one_factor_has_contrasts_alone():
     assert factor_effects(with_deltas(0.1, 0.2, 0.3, 0.4), ["loss"]).empty
 
 
-def test_between_tokenizers_only_what_all_share_is_compared() -> None:
+def test_between_tokenizers_only_what_all_share_is_compared():
     factors = {"corpus.tokenizer": ["bytes", "bpe-300"], "model.tied": [True, False]}
     runs = grid_runs(3, own_noise, factors)
     runs = runs.assign(bits_per_character=runs["loss"])
@@ -99,9 +93,7 @@ def test_between_tokenizers_only_what_all_share_is_compared() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "rate"), [(0.0, 0.05), (2.0, t_test_power(1, 8))])
-def test_the_level_of_an_effect_is_kept_and_its_power_is_that_of_t(
-    size: float, rate: float
-) -> None:
+def test_the_level_of_an_effect_is_kept_and_its_power_is_that_of_t(size, rate):
     """Of 400 studies of eight seeds without an effect 5 % find one. Where one of four cells is
     higher by two sds of a run, the main effect is 1 and its differences have an sd of 1, the
     interaction is 2 and its differences have an sd of 2."""
@@ -114,7 +106,7 @@ def test_the_level_of_an_effect_is_kept_and_its_power_is_that_of_t(
     assert hits.to_numpy() == pytest.approx(rate, abs=3 * (rate * (1 - rate) / 400) ** 0.5)
 
 
-def test_every_seed_is_left_out_once() -> None:
+def test_every_seed_is_left_out_once():
     (row,) = leave_one_out(with_deltas(0.1, 0.2, 0.3, 0.4), CONTRAST).to_dict("records")
     assert (row["n"], row["sign_changes"]) == (4, False)
     found = row["mean_delta"], row["lowest"], row["highest"]
@@ -124,7 +116,7 @@ def test_every_seed_is_left_out_once() -> None:
     assert row["largest_p"] == pytest.approx(max(peers))
 
 
-def test_a_family_is_adjusted_anew_without_each_seed() -> None:
+def test_a_family_is_adjusted_anew_without_each_seed():
     runs = with_deltas(0.1, 0.2, 0.3, 0.4)
     runs["perplexity"] = runs["loss"] + np.tile([0.0, 0.01, 0.03, -0.02], 2) * (
         runs["arm"] == "layernorm"
@@ -138,12 +130,12 @@ def test_a_family_is_adjusted_anew_without_each_seed() -> None:
     assert found == pytest.approx(np.max(adjusted, axis=0))
 
 
-def test_one_seed_that_makes_the_sign_is_found() -> None:
+def test_one_seed_that_makes_the_sign_is_found():
     table = leave_one_out(with_deltas(-0.01, -0.02, -0.01, 0.2), CONTRAST)
     assert table["sign_changes"].tolist() == [True]
 
 
-def answers(gains: dict[tuple[str, int], list[int]]) -> pd.DataFrame:
+def answers(gains):
     """Ten questions of each task and number of shots, of which `layernorm` has so many more right
     than `none`, by seed."""
     return pd.DataFrame(
@@ -158,7 +150,7 @@ def answers(gains: dict[tuple[str, int], list[int]]) -> pd.DataFrame:
     )
 
 
-def test_a_difference_that_is_one_tasks_vanishes_without_it() -> None:
+def test_a_difference_that_is_one_tasks_vanishes_without_it():
     gains = {("bias", 0): [6, 5, 6, 7], ("order", 0): [0, 1, -1, 0], ("spelling", 0): [-1, 0, 0, 0]}
     items = answers(gains)
     (row,) = leave_one_task_out(items, MACRO, 0.05).to_dict("records")
@@ -172,7 +164,7 @@ def test_a_difference_that_is_one_tasks_vanishes_without_it() -> None:
     assert row["sign_changes"]
 
 
-def test_tasks_are_tested_one_by_one_and_p_is_adjusted_over_tasks_and_shots() -> None:
+def test_tasks_are_tested_one_by_one_and_p_is_adjusted_over_tasks_and_shots():
     gains = {("a", 0): [1, 0, 0, 2], ("a", 2): [-1, 2, 1, 0], ("b", 0): [3, 4, 2, 3]}
     asked, runs = answers(gains), runs_of(two_arms(4), lambda *_: 2.0)
     table = task_contrasts(runs, asked, 0.05)

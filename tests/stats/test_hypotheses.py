@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,13 +6,8 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
-from lib.config.plan import Family, Plan, read_plan
-from lib.stats.hypotheses import (
-    hypothesis_tests,
-    in_words,
-    planned_contrasts,
-    planned_pairs,
-)
+from lib.config.plan import Family, read_plan
+from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts, planned_pairs
 from lib.stats.power import spread_of
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
 from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
@@ -22,16 +15,16 @@ from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
-def results(runs: pd.DataFrame, **hypotheses: Any) -> pd.DataFrame:
+def results(runs, **hypotheses):
     table = hypothesis_tests(runs, decay_plan(hypotheses=hypotheses), rng())
     return table.set_index("hypothesis", drop=False)
 
 
-def one(h: dict[str, Any], runs: pd.DataFrame, **plan: Any) -> dict[Any, Any]:
+def one(h, runs, **plan):
     content = {"hypotheses": {"h": {"says": "…", "test": SLOWER["test"]} | h}} | plan
     (row,) = hypothesis_tests(runs, decay_plan(**content), rng()).to_dict("records")
     return row
@@ -40,7 +33,7 @@ def one(h: dict[str, Any], runs: pd.DataFrame, **plan: Any) -> dict[Any, Any]:
 # Hypotheses
 
 
-def test_a_hypothesis_may_be_of_levels_or_of_an_interaction() -> None:
+def test_a_hypothesis_may_be_of_levels_or_of_an_interaction():
     """A level stands for all arms that have it; with `minus`, a difference of two differences."""
     factors = {"model.embedding_norm": ["none", "layernorm"], "model.tied": [True, False]}
     study = design(factors=factors, seeds=[0, 1, 2, 3])
@@ -64,7 +57,7 @@ def test_a_hypothesis_may_be_of_levels_or_of_an_interaction() -> None:
     assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in in_words(both)
 
 
-def test_each_hypothesis_is_tested_as_it_claims() -> None:
+def test_each_hypothesis_is_tested_as_it_claims():
     runs = decay_runs()
     rows = hypothesis_tests(runs, decay_plan(), rng()).set_index("hypothesis")
     p = stats.ttest_1samp(deltas(runs, "0.3"), 0.02).pvalue
@@ -77,7 +70,7 @@ def test_each_hypothesis_is_tested_as_it_claims() -> None:
     assert rows.loc["slower", ["t_low", "t_high"]].tolist() == pytest.approx([low, high])
 
 
-def test_other_families_do_not_share_alpha() -> None:
+def test_other_families_do_not_share_alpha():
     alone = results(decay_runs(), slower=SLOWER | {"family": "a"}, same=SAME)
     assert alone["p_holm"].tolist() == alone["p"].tolist()
 
@@ -104,9 +97,7 @@ def test_other_families_do_not_share_alpha() -> None:
     ],
 )
 @pytest.mark.parametrize("exact", [False, True])
-def test_an_answer_follows_from_where_the_difference_lies(
-    shift: float, h: dict[str, Any], answer: str, exact: bool
-) -> None:
+def test_an_answer_follows_from_where_the_difference_lies(shift, h, answer, exact):
     runs = decay_runs(shift, n=8)
     centre = deltas(runs, "0.3").mean() - shift  # the noise of eight seeds taken out
     runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] -= centre
@@ -114,12 +105,12 @@ def test_an_answer_follows_from_where_the_difference_lies(
     assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
 
 
-def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one() -> None:
+def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one():
     row = one({"direction": "differs"}, decay_runs(0.0), smallest_effect_of_interest={})
     assert row["refuted_p"] == 1
 
 
-def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds() -> None:
+def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds():
     """Of five seeds that all say the same, one of 32 patterns is as extreme: p = 2/32."""
     h = {"direction": "greater", "exact": True}
     row = one(h, decay_runs(n=5))
@@ -140,7 +131,7 @@ def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds() -> None:
         (0.05, {"equivalent_within": 0.02}, "refuted_p"),
     ],
 )
-def test_a_p_equal_to_alpha_decides_nothing(shift: float, h: dict[str, Any], side: str) -> None:
+def test_a_p_equal_to_alpha_decides_nothing(shift, h, side):
     """Of five seeds that all agree p is 1/32 or 2/32, to the bit: so is alpha here."""
     runs, exact = decay_runs(shift, n=5), h | {"exact": True}
     p = one(exact, runs)[side]
@@ -150,20 +141,20 @@ def test_a_p_equal_to_alpha_decides_nothing(shift: float, h: dict[str, Any], sid
     assert one(exact, runs, alpha=np.nextafter(p, 1))["answer"] == answer
 
 
-def test_the_share_of_unstable_runs_is_tested_exactly() -> None:
+def test_the_share_of_unstable_runs_is_tested_exactly():
     runs = decay_runs()
     runs["unstable"] = (runs["arm"] == "weight_decay=0.3").astype(float)
     row = one({"test": [*SLOWER["test"][:2], "unstable"], "direction": "greater"}, runs)
     assert (row["test"], row["p"], row["answer"]) == ("exact", 2 / 64, "supported")
 
 
-def test_without_spread_or_pairs_nothing_is_decided() -> None:
+def test_without_spread_or_pairs_nothing_is_decided():
     row = one(SLOWER, decay_runs(spread=0.0))
     assert row["answer"] == "undecided"
     assert in_words(row).endswith("Ask again.")
 
 
-def test_arms_that_a_study_lacks_are_asked_elsewhere() -> None:
+def test_arms_that_a_study_lacks_are_asked_elsewhere():
     other = SAME | {"test": ["beta1=0.9", "weight_decay=0", "loss"]}
     assert [*results(decay_runs(), slower=SLOWER, other=other).index] == ["slower"]
 
@@ -172,11 +163,11 @@ def test_arms_that_a_study_lacks_are_asked_elsewhere() -> None:
 
 
 @pytest.fixture(scope="module")
-def second() -> Plan:
+def second():
     return read_plan("second.yaml")
 
 
-def confirmatory() -> pd.DataFrame:
+def confirmatory():
     """Runs of the second plan's arms: `rescued` equals `none`, the others do not."""
     include = [
         {"name": "rescued",
@@ -186,7 +177,7 @@ def confirmatory() -> pd.DataFrame:
     study = design(factors=factors, include=include, seeds=list(range(8)))
     shift = {"none": 0.0, "rescued": 0.0, "layernorm": 0.1, "rmsnorm": 0.11, "scale": 0.102}
 
-    def of(scale: float, base: float, sign: float):
+    def of(scale, base, sign):
         def value(arm, seed):
             own = noise(seed, list(shift).index(arm.id), int(base))
             return base + sign * shift[arm.id] * scale + 0.003 * scale * own
@@ -202,7 +193,7 @@ def confirmatory() -> pd.DataFrame:
     )
 
 
-def test_families_are_tested_as_their_plan_says(second: Plan) -> None:
+def test_families_are_tested_as_their_plan_says(second):
     runs = confirmatory()
     contrasts, tests = planned_contrasts(runs, second, rng())
     for name, family in second.families.items():
@@ -240,7 +231,7 @@ def test_families_are_tested_as_their_plan_says(second: Plan) -> None:
 
 
 @pytest.mark.parametrize(("calmer", "worse"), [(8, 0), (6, 1), (5, 0), (3, 3), (0, 2), (0, 0)])
-def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer: int, worse: int) -> None:
+def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer, worse):
     rest = [0] * (8 - calmer - worse)
     runs = runs_of(two_arms(8), lambda arm, seed: 2.0)
     before, after = [1] * calmer + [0] * worse + rest, [0] * calmer + [1] * worse + rest
@@ -258,7 +249,7 @@ def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer: int, worse: int) ->
     assert np.isnan(contrast["t_p"])  # of a share, t says nothing
 
 
-def test_a_test_without_a_p_says_so_and_counts_in_its_family(second: Plan) -> None:
+def test_a_test_without_a_p_says_so_and_counts_in_its_family(second):
     runs = confirmatory()
     lost = (runs["arm"] == "rmsnorm") & (runs["seed"] > 0)
     runs.loc[lost, ["perplexity", "macro_accuracy_zero_shot", "macro_accuracy_few_shot"]] = np.nan
@@ -268,7 +259,7 @@ def test_a_test_without_a_p_says_so_and_counts_in_its_family(second: Plan) -> No
     assert primary["p_holm"].min() == pytest.approx(6 * primary["p"].min())
 
 
-def test_pairs_stay_within_their_setting(second: Plan) -> None:
+def test_pairs_stay_within_their_setting(second):
     arms = [(v, s) for s in ("a", "b") for v in ("none", "layernorm", "rmsnorm", "new")]
     runs = pd.DataFrame(
         [
@@ -288,7 +279,7 @@ def test_pairs_stay_within_their_setting(second: Plan) -> None:
     }
 
 
-def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too() -> None:
+def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too():
     h = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0.1", "loss"]}
     plan = decay_plan(hypotheses={"h": h | {"direction": "differs"}})
     contrasts, _ = planned_contrasts(decay_runs(), plan, rng())

@@ -15,12 +15,9 @@ from lib.stats.power import (
 )
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
 
-DIFFERS = Hypothesis.model_validate(
-    {"says": "", "test": ["a", "b", "loss"], "direction": "differs"}
-)
-WITHIN = Hypothesis.model_validate(
-    {"says": "", "test": ["a", "b", "loss"], "equivalent_within": 1.0}
-)
+ASKED = {"says": "", "test": ["a", "b", "loss"]}
+DIFFERS = Hypothesis.model_validate(ASKED | {"direction": "differs"})
+WITHIN = Hypothesis.model_validate(ASKED | {"equivalent_within": 1.0})
 
 
 # Up to a noncentrality of 12: from about 15 scipy's lower tail, and statsmodels' power, can be NaN.
@@ -52,12 +49,12 @@ def test_without_spread_or_seeds_there_is_no_minimum():
 
 
 @pytest.mark.parametrize(("d_z", "n"), [(0.0, 5), (0.5, 20), (1.0, 10), (1.682, 5)])
-def test_the_power_of_a_difference_is_statsmodels(d_z: float, n: int) -> None:
+def test_the_power_of_a_difference_is_statsmodels(d_z, n):
     peer = TTestPower().power(d_z, n, 0.05)
     assert sum(power_of(DIFFERS, 0.3 * d_z, 0.3, n, 0.05)) == pytest.approx(peer, abs=0.01)
 
 
-def test_the_power_of_an_equivalence_is_that_of_simulated_studies() -> None:
+def test_the_power_of_an_equivalence_is_that_of_simulated_studies():
     samples = np.random.default_rng(1).normal(0.2, 1.0, size=(20_000, 12))
     error = samples.std(axis=1, ddof=1) / 12**0.5
     t = [(samples.mean(axis=1) - bound) / error for bound in (-1.0, 1.0)]
@@ -65,14 +62,14 @@ def test_the_power_of_an_equivalence_is_that_of_simulated_studies() -> None:
     assert power_of(WITHIN, 0.2, 1.0, 12, 0.05)[0] == pytest.approx(both, abs=0.015)
 
 
-def test_seeds_to_decide_are_the_textbooks() -> None:
+def test_seeds_to_decide_are_the_textbooks():
     """n for d = 0.5 and 1.0 at a power of 80 %: 34 and 10."""
     assert [seeds_to_decide(DIFFERS, d, 1.0, 0.05, 0.8) for d in (0.5, 1.0)] == [34, 10]
     assert seeds_to_decide(DIFFERS, 0.001, 1.0, 0.05, 0.8) == np.inf
     assert np.isnan(seeds_to_decide(DIFFERS, 1.0, np.nan, 0.05, 0.8))
 
 
-def test_the_power_of_a_plan_follows_from_the_spread_of_another_study() -> None:
+def test_the_power_of_a_plan_follows_from_the_spread_of_another_study():
     plan, runs = decay_plan(), decay_runs()
     spread = spread_of(plan, runs)
     assert spread["same"] == pytest.approx(deltas(runs, "0.1").std())
@@ -110,15 +107,13 @@ EXACT = SLOWER | {"exact": True}
                              "test": "exact"}}}, 7, 8),
     ],
 )  # fmt: skip
-def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named(
-    content: dict, seeds: int, enough: int | None
-) -> None:
+def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named(content, seeds, enough):
     said = [*out_of_reach(decay_plan(**content), seeds)]
     named = f"h: an exact test of {seeds} seeds cannot reach its level; {enough} seeds can"
     assert said == ([named] if enough else [])
 
 
-def test_an_exact_test_has_no_power_where_it_cannot_reach_its_level() -> None:
+def test_an_exact_test_has_no_power_where_it_cannot_reach_its_level():
     exactly = Hypothesis.model_validate(EXACT)
     assert power_of(exactly, 1.0, 0.1, 5, 2 / 32) == (0, 0)
     assert power_of(exactly, 1.0, 0.1, 6, 2 / 32)[0] > 0.99

@@ -6,16 +6,7 @@ import pytest
 from scipy import stats
 
 from lib.config.plan import Instability, Noise
-from lib.stats.stability import (
-    batch_noise,
-    judge_run,
-    judge_runs,
-    plateau,
-    rule_of,
-    share_interval,
-    training_warnings,
-    with_stability,
-)
+from lib.stats import stability
 from tests.stats.samples import plan_of, runs_of, trace_of
 from tests.stats.samples import two_arms as arms
 
@@ -24,21 +15,21 @@ DEFINED = plan_of(instability=INSTABILITY.model_dump(exclude_none=True))
 ENTROPY = 3.3
 
 
-def falling() -> np.ndarray:
+def falling():
     """A loss that falls as in training, with the noise of batches."""
     noise = np.random.default_rng(0).normal(scale=0.03, size=150)
     return 2.4 + 1.8 * np.exp(-np.arange(150) / 40) + noise
 
 
 @pytest.mark.parametrize("step", [2, 10, 64, 149])
-def test_a_rise_counts_from_the_first_step_on(step: int) -> None:
+def test_a_rise_counts_from_the_first_step_on(step):
     loss = falling()
     loss[step] = loss[:step].min() + 0.51
-    found = judge_run(loss, False, INSTABILITY, ENTROPY)
+    found = stability.judge_run(loss, False, INSTABILITY, ENTROPY)
     assert found["unstable"]
     assert found["severity"] == pytest.approx(0.51)
     loss[step] = loss[:step].min() + 0.49
-    assert not judge_run(loss, False, INSTABILITY, ENTROPY)["unstable"]
+    assert not stability.judge_run(loss, False, INSTABILITY, ENTROPY)["unstable"]
 
 
 @pytest.mark.parametrize(
@@ -52,19 +43,17 @@ def test_a_rise_counts_from_the_first_step_on(step: int) -> None:
         (np.array([np.nan]), True, ["diverged", "unstable"]),
     ],
 )
-def test_each_kind_of_trouble_has_its_name(
-    loss: np.ndarray, diverged: bool, expected: list[str]
-) -> None:
-    found = judge_run(loss, diverged, INSTABILITY, ENTROPY)
+def test_each_kind_of_trouble_has_its_name(loss, diverged, expected):
+    found = stability.judge_run(loss, diverged, INSTABILITY, ENTROPY)
     assert sorted(name for name, value in found.items() if value is True) == expected
 
 
-def test_a_plan_defines_instability_and_without_one_nothing_does() -> None:
+def test_a_plan_defines_instability_and_without_one_nothing_does():
     own = {"noise": {"times": 9.0}}
-    assert rule_of(plan_of(instability=own)) == Instability(noise=Noise(times=9.0))
-    assert rule_of(None) == rule_of(plan_of()) == Instability()
+    assert stability.rule_of(plan_of(instability=own)) == Instability(noise=Noise(times=9.0))
+    assert stability.rule_of(None) == stability.rule_of(plan_of()) == Instability()
     runs, trace = two_arms()
-    judged = judge_runs(runs, trace, None)
+    judged = stability.judge_runs(runs, trace, None)
     assert judged["unstable"].isna().all()
     assert not judged["judged"].any()
 
@@ -72,15 +61,15 @@ def test_a_plan_defines_instability_and_without_one_nothing_does() -> None:
 NOISE = Instability(noise=Noise())
 
 
-def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes() -> None:
+def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes():
     loss = 4 - 0.01 * np.arange(4000) + np.random.default_rng(0).normal(scale=0.05, size=4000)
     loss[::40] += 3.0
-    found = batch_noise(loss, 1000)
+    found = stability.batch_noise(loss, 1000)
     assert found[2000:] == pytest.approx(np.full(2000, 0.05), rel=0.2)
     assert (found[:1001] == found[0]).all()
     changed = loss.copy()
     changed[3000:] *= 9  # of what comes later, nothing is known
-    assert (batch_noise(changed, 1000)[:3001] == found[:3001]).all()
+    assert (stability.batch_noise(changed, 1000)[:3001] == found[:3001]).all()
     differences = np.diff(loss)[2499 - 1000 : 2499]  # the last 1,000 before step 2,500
     mad = np.median(np.abs(differences - np.median(differences)))
     assert found[2500] == pytest.approx(1.482602218505602 * mad / math.sqrt(2))
@@ -88,28 +77,29 @@ def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes(
 
 @pytest.mark.parametrize("unit", [0.01, 1.0])
 @pytest.mark.parametrize("step", [70, 149])
-def test_a_rise_counts_by_its_own_noise_whatever_its_unit(step: int, unit: float) -> None:
+def test_a_rise_counts_by_its_own_noise_whatever_its_unit(step, unit):
     loss = unit * falling()
-    assert not judge_run(loss, False, NOISE, ENTROPY)["unstable"]
+    assert not stability.judge_run(loss, False, NOISE, ENTROPY)["unstable"]
     for times in (11.9, 12.1):
-        loss[step] = loss[:step].min() + times * batch_noise(loss, 50)[step]
-        assert judge_run(loss, False, NOISE, ENTROPY)["unstable"] == (times > 12)
+        loss[step] = loss[:step].min() + times * stability.batch_noise(loss, 50)[step]
+        assert stability.judge_run(loss, False, NOISE, ENTROPY)["unstable"] == (times > 12)
 
 
-def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_judged() -> None:
+def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_judged():
     loss = falling()
     loss[2] += 1.0
-    assert judge_run(loss, False, NOISE, ENTROPY)["transient"]
-    assert not judge_run(np.r_[np.linspace(4, 2, 9), 9.0], False, NOISE, ENTROPY)["transient"]
+    assert stability.judge_run(loss, False, NOISE, ENTROPY)["transient"]
+    short = np.r_[np.linspace(4, 2, 9), 9.0]
+    assert not stability.judge_run(short, False, NOISE, ENTROPY)["transient"]
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.15])
-def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise: float) -> None:
+def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise):
     """Of 200 that fall as a power of the step, in 300 steps, at most one; by half a nat, all."""
     fall, rng = 2.0 + 2.2 * np.arange(1, 301) ** -0.4, np.random.default_rng(0)
     runs = fall + rng.normal(scale=noise, size=(200, 300))
     alarms = {
-        rule: sum(judge_run(loss, False, rule, ENTROPY)["unstable"] for loss in runs)
+        rule: sum(stability.judge_run(loss, False, rule, ENTROPY)["unstable"] for loss in runs)
         for rule in (NOISE, INSTABILITY)
     }
     assert alarms[NOISE] <= 1
@@ -126,13 +116,11 @@ def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise: float) -> 
         ([2.0] * 3, 3),
     ],
 )
-def test_a_plateau_lasts_until_five_steps_are_on_average_below(
-    loss: list[float], steps: int
-) -> None:
-    assert plateau(loss, 3.0) == steps
+def test_a_plateau_lasts_until_five_steps_are_on_average_below(loss, steps):
+    assert stability.plateau(loss, 3.0) == steps
 
 
-def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence() -> None:
+def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence():
     """Runs are 0.031 or 0.029 above the medians, after plateaus of 90, 61 and 60 steps."""
     losses = [2.0, 2.0, 2.031, 2.031, 2.029]
     plateaus = [20, 90, 61, 60, 90]
@@ -145,10 +133,10 @@ def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence
         for seed, n in enumerate(plateaus)
     ]
 
-    def harmful(**content: object) -> list[float]:
+    def harmful(**content):
         plan = plan_of(**content)
         trace = pd.concat(parts, ignore_index=True)
-        return judge_runs(runs, trace, plan)["harmful"].tolist()
+        return stability.judge_runs(runs, trace, plan)["harmful"].tolist()
 
     effects = {"smallest_effect_of_interest": {"loss": 0.03}}
     assert harmful(**effects) == [0, 0, 1, 0, 0, 0, 0, 1, 0, 1]
@@ -156,25 +144,26 @@ def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence
     assert np.isnan(harmful()).all()
 
 
-def two_arms() -> tuple[pd.DataFrame, pd.DataFrame]:
+def two_arms():
     runs = runs_of(arms(3), lambda arm, seed: 2.0)
     return runs, trace_of(runs, lambda arm, seed: 1.0 if arm == "none" and seed else 0.0)
 
 
-def test_arms_whose_loss_starts_high_are_not_judged() -> None:
+def test_arms_whose_loss_starts_high_are_not_judged():
     runs, trace = two_arms()
     first = (trace["arm"] == "none") & (trace["step"] == 1)
     trace.loc[first, "loss"] = [4.0, 4.6, 5.6]  # on average 0.53 above ln V
-    table = judge_runs(runs, trace, DEFINED).set_index(["arm", "seed"])
+    table = stability.judge_runs(runs, trace, DEFINED).set_index(["arm", "seed"])
     assert table.loc["none", "judged"].tolist() == [False] * 3
     assert table.loc["none", "unstable"].isna().all()
     assert table.loc["layernorm", "unstable"].tolist() == [0.0] * 3
 
 
-def test_a_diverged_run_is_unstable_though_its_measures_are_missing() -> None:
+def test_a_diverged_run_is_unstable_though_its_measures_are_missing():
     runs, trace = two_arms()
     runs.loc[runs["arm"] == "layernorm", "status"] = "diverged"
-    table = with_stability(runs, judge_runs(runs, trace, DEFINED)).set_index(["arm", "seed"])
+    judged = stability.judge_runs(runs, trace, DEFINED)
+    table = stability.with_stability(runs, judged).set_index(["arm", "seed"])
     assert table.loc["none", "unstable"].tolist() == [0.0, 1.0, 1.0]
     assert table.loc["layernorm", "unstable"].tolist() == [1.0] * 3
     assert table.loc["layernorm", "severity"].isna().all()
@@ -182,14 +171,14 @@ def test_a_diverged_run_is_unstable_though_its_measures_are_missing() -> None:
 
 
 @pytest.mark.parametrize(("count", "n"), [(0, 8), (3, 8), (8, 8), (1, 3)])
-def test_the_interval_of_a_share_is_clopper_and_pearsons(count: int, n: int) -> None:
+def test_the_interval_of_a_share_is_clopper_and_pearsons(count, n):
     low = stats.beta.ppf(0.025, count, n - count + 1) if count else 0.0
     high = stats.beta.ppf(0.975, count + 1, n - count) if count < n else 1.0
-    assert share_interval(count, n, 0.05) == pytest.approx((low, high))
-    assert np.isnan(share_interval(0, 0, 0.05)).all()
+    assert stability.share_interval(count, n, 0.05) == pytest.approx((low, high))
+    assert np.isnan(stability.share_interval(0, 0, 0.05)).all()
 
 
-def steps(**columns: object) -> pd.DataFrame:
+def steps(**columns):
     loss = 4 - np.arange(120) / 60
     table = pd.DataFrame({"step": np.arange(1, 121), "loss": loss, "grad_norm": 1.0})
     for name, (step, value) in columns.items():
@@ -213,15 +202,13 @@ def steps(**columns: object) -> pd.DataFrame:
         ({"grad_norm": (80, 9.9)}, INSTABILITY, {}),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_while_a_run_trains_is_warned_of(
-    columns: dict, rule: Instability, said: dict[str, str]
-) -> None:
-    assert training_warnings(steps(**columns), rule) == said
+def test_what_goes_wrong_while_a_run_trains_is_warned_of(columns, rule, said):
+    assert stability.training_warnings(steps(**columns), rule) == said
 
 
-def test_where_no_plan_has_a_rule_a_rise_is_warned_of_by_its_noise() -> None:
+def test_where_no_plan_has_a_rule_a_rise_is_warned_of_by_its_noise():
     loss = falling()
     table = pd.DataFrame({"step": np.arange(1, 151), "loss": loss, "grad_norm": 1.0})
-    assert training_warnings(table, Instability()) == {}
+    assert stability.training_warnings(table, Instability()) == {}
     table.loc[100, "loss"] += 20 * 0.03
-    assert set(training_warnings(table, Instability())) == {"rise"}
+    assert set(stability.training_warnings(table, Instability())) == {"rise"}

@@ -2,7 +2,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.config.study import Study
 from lib.stats.paired import contrast_table
 from lib.stats.runs import tidy
 from lib.stats.tables import (
@@ -18,11 +17,11 @@ from tests.stats.samples import design, runs_of
 
 
 @pytest.fixture
-def runs(tiny_study: Study) -> pd.DataFrame:
+def runs(tiny_study):
     return tidy(sample_runs(tiny_study))
 
 
-def test_the_summary_gives_mean_and_sample_standard_deviation(runs: pd.DataFrame) -> None:
+def test_the_summary_gives_mean_and_sample_standard_deviation(runs):
     table = summary_table(runs)
     assert [*table] == ["none", "layernorm"]
     perplexity = table.loc["validation perplexity"]
@@ -30,7 +29,7 @@ def test_the_summary_gives_mean_and_sample_standard_deviation(runs: pd.DataFrame
     assert table.loc["diverged"].tolist() == ["0", "0"]
 
 
-def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs: pd.DataFrame) -> None:
+def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs):
     runs["unstable"] = [1.0, 0.0, 0.0, 0.0]
     runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
     column = summary_table(runs)["none"]
@@ -39,16 +38,14 @@ def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs: pd.DataF
     assert column["unstable runs, as a share"] == "0.50"
 
 
-def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(
-    runs: pd.DataFrame,
-) -> None:
+def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(runs):
     row = seed_tables(runs)[0].loc["layernorm"]
     assert row.tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
     runs.loc[0, "perplexity"] = float("nan")
     assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
 
 
-def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs: pd.DataFrame) -> None:
+def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs):
     contrasts = contrast_table(runs, ["perplexity", "accuracy"], np.random.default_rng(0))
     table = contrast_overview(contrasts)
     assert [*table] == ["validation perplexity", "next-token accuracy"]
@@ -60,7 +57,7 @@ def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs: pd.DataF
     assert contrast_overview(one_arm).empty
 
 
-def test_references_have_their_perplexity_and_the_arms_above_them() -> None:
+def test_references_have_their_perplexity_and_the_arms_above_them():
     study = design(factors={"model.embedding_norm": ["none", "layernorm", "scale"]})
     losses = {"none": 2.0, "layernorm": 3.0, "scale": 4.0}
     runs = runs_of(study, lambda arm, seed: losses[arm.id])
@@ -74,7 +71,7 @@ def test_references_have_their_perplexity_and_the_arms_above_them() -> None:
     assert reference_table(runs_of(study, lambda *_: 2.0, references={})).empty
 
 
-def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
+def test_provenance_shows_every_value_that_occurs(tiny_study):
     runs = sample_runs(tiny_study)
     trained = TRAINED | {"commit": "b" * 40}
     changed = {"provenance": PROVENANCE | {"trained": trained}, "resumed_at": [5]}
@@ -84,7 +81,7 @@ def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
     assert column["resumed after a stop"] == "True, False"
 
 
-def test_a_run_is_listed_with_what_it_measured(tiny_study: Study) -> None:
+def test_a_run_is_listed_with_what_it_measured(tiny_study):
     speed = {"throughput": {"training_tokens_per_second": 9.0}}
     rows = result_table(sample_runs(tiny_study)[0].model_copy(update=speed))["this run"]
     assert rows["validation perplexity"] == "20.000"

@@ -2,34 +2,30 @@
 record."""
 
 import json
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from lib.config.plan import Plan
 from lib.config.preregistration import ClaimStatus
 from lib.record.archive import Record
 from lib.record.verify import Report, differences
 from lib.results import RunResult
 from lib.stats.runs import tidy
-from lib.stats.verdict import Verdict, analyse
+from lib.stats.verdict import analyse
 from tests.stats.decay import decay_plan, decay_runs, decay_study
 from tests.stats.samples import trace_of
 
 NONE = pd.DataFrame()
 
 
-def analysed(
-    plan: Plan | None, runs: pd.DataFrame, name: Any = "CONFIRMATORY", *because: str
-) -> Verdict:
+def analysed(plan, runs, name="CONFIRMATORY", *because):
     claim = ClaimStatus("decay", plan.hash if plan else None, name, list(because))
     study = decay_study(runs["seed"].nunique())
     return analyse(study, plan, claim, runs, trace_of(runs), NONE, NONE)
 
 
 @pytest.mark.parametrize("name", ["CONFIRMATORY", "UNVERIFIED"])
-def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name: str) -> None:
+def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name):
     """Also where git cannot tell: the status says so, and what the tests say stays."""
     verdict = analysed(decay_plan(), decay_runs(), name)
     kept = verdict.as_json()
@@ -43,7 +39,7 @@ def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name: str) -> None:
         assert word not in shown
 
 
-def test_an_exploratory_study_has_differences_and_no_tests() -> None:
+def test_an_exploratory_study_has_differences_and_no_tests():
     for plan in (decay_plan(), None):
         verdict = analysed(plan, decay_runs(), "EXPLORATORY", "it names no plan")
         kept = verdict.as_json()
@@ -54,7 +50,7 @@ def test_an_exploratory_study_has_differences_and_no_tests() -> None:
         assert verdict._repr_markdown_().startswith("Nothing is tested: ")
 
 
-def test_a_verdict_is_json_repeats_and_names_its_tables() -> None:
+def test_a_verdict_is_json_repeats_and_names_its_tables():
     runs = decay_runs()
     one, two = (analysed(decay_plan(), runs).as_json() for _ in "ab")
     assert json.dumps(one, allow_nan=False) == json.dumps(two)
@@ -68,7 +64,7 @@ DROPPED = {"percentile_coverage", "seeds_needed", "g_z", "severity_in_noise", "s
 """Columns that tables had when these studies were recorded, and words."""
 
 
-def of_today(record: Record) -> dict[str, Any]:
+def of_today(record):
     """Analyse what a record holds as 03 does."""
     runs = [RunResult.model_validate(run) for run in record.runs]
     claim = ClaimStatus(record.study, None, record.verdict["standing"], [])
@@ -85,7 +81,7 @@ TABLES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", ["confirmatory-2", "modern"])
-def test_a_published_verdict_follows_from_its_runs_by_todays_code(study: str) -> None:
+def test_a_published_verdict_follows_from_its_runs_by_todays_code(study):
     """The first has families of tests, Holm's p and the suite; the second a plan's hypotheses."""
     record = Record(study)
     now, then = of_today(record), record.verdict

@@ -4,15 +4,12 @@ import json
 import math
 import re
 import socket
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 import yaml
 from statsmodels.stats.power import TTestPower
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional as F
 
 from lib.config.plan import Plan
@@ -26,12 +23,13 @@ from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters, optimizer_groups
 from tests.conftest import TINY
 from tests.stats.decay import decay_study
+from tests.train.samples import own_task
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """The folder of parameter files, and the working folder."""
     monkeypatch.setattr("lib.config.study.PARAMS", tmp_path)
     monkeypatch.setattr("lib.config.plan.PLANS", tmp_path)
@@ -39,22 +37,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(folder: Path, name: str, **content: object) -> None:
+def write(folder, name, **content):
     text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content)
     (folder / f"{name}.yaml").write_text(text, "utf-8")
 
 
-def faults(*names: str) -> list[str]:
+def faults(*names):
     with pytest.raises(UserError) as error:
         load_and_check(list(names))
     return f"error: {error.value}".split("\n")
 
 
-def test_sound_studies_are_returned_each_once(folder: Path) -> None:
+def test_sound_studies_are_returned_each_once(folder):
     write(folder, "one")
     write(folder, "two")
     studies = load_and_check(["one", "params/two.yaml", "one"])
     assert [study.name for study in studies] == ["one", "two"]
+
+
+ALIKE = {"corpus.source": ["one.txt", "two.txt"]}
 
 
 @pytest.mark.parametrize(
@@ -64,19 +65,14 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
-        (
-            {"factors": {"corpus.source": ["one.txt", "two.txt"]}},
-            "factors: source=one.txt and source=two.txt read one text; leave one of them out",
-        ),
+        ({"factors": ALIKE}, "factors: source=one.txt and source=two.txt read one text; leave one"),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
         ({"model": {"block_size": 60_000}}, "synthetic: too short: the train part"),
     ],
 )
-def test_trouble_is_found_early_and_never_hides_anothers(
-    content: dict[str, object], message: str, folder: Path
-) -> None:
+def test_trouble_is_found_early_and_never_hides_anothers(content, message, folder):
     (folder / "broken.yaml").write_text("[]")
     (folder / "empty.txt").touch()
     (folder / "latin.txt").write_bytes("é\n".encode("latin-1") * 100)
@@ -94,9 +90,7 @@ def test_trouble_is_found_early_and_never_hides_anothers(
     assert len(found) == 3
 
 
-def test_held_out_passages_that_stand_in_training_are_warned_of(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
     (folder / "twice.txt").write_text("".join(f"Passage {n % 90:02}.\n\n" for n in range(100)))
     write(folder, "tried", corpus="twice.txt", factors={"model.n_embd": [16, 32]})
     load_and_check(["tried"], is_local=False)
@@ -105,7 +99,7 @@ def test_held_out_passages_that_stand_in_training_are_warned_of(
 
 
 @WITHOUT_GPU
-def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
+def test_all_that_is_wrong_with_a_study_is_said(folder):
     write(folder, "bad", plan="a.yaml", corpus="c.txt", machine={"device": "cuda"})
     fields = ["plan:", "corpus.source:", "machine.device:"]
     assert [fault.split()[2] for fault in faults("bad")] == fields
@@ -113,9 +107,7 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
     assert [study.name for study in load_and_check(["far"], is_local=False)] == ["far"]
 
 
-def test_what_needs_more_memory_than_the_machine_has_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_more_memory_than_the_machine_has_is_refused(folder, monkeypatch):
     sizes = {"SC_PHYS_PAGES": 32 * 10**9 // 4096, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr("os.sysconf", sizes.__getitem__)
     write(folder, "large", factors={"model.n_embd": [16, 64_000]}, machine={"device": "cpu"})
@@ -126,28 +118,13 @@ def test_what_needs_more_memory_than_the_machine_has_is_refused(
 
 
 @pytest.mark.slow  # imports the harness
-def test_a_stock_task_that_cannot_be_asked_is_found(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stock_task_that_cannot_be_asked_is_found(folder, monkeypatch):
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
     (fault,) = faults("asks")
     assert fault == "error: asks.yaml: evaluation.tasks: 'piqq' is unknown; did you mean 'piqa'?"
-
-
-OWN = """\
-task: own
-dataset_path: json
-dataset_kwargs: {data_files: {test: items.jsonl}}
-output_type: multiple_choice
-test_split: test
-doc_to_text: question
-doc_to_choice: choices
-doc_to_target: 0
-metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
-"""
 
 
 @pytest.mark.slow  # imports the harness
@@ -159,16 +136,12 @@ metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
     ],
 )
 def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
-    longest: int, aggregation: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    longest, aggregation, message, folder, monkeypatch
+):
     """The last choice of the last question is too long for one of two windows."""
-    from lib.train import lm_eval as harness
-
-    lines = [{"question": "Which?" * n, "choices": ["a", "b" * n]} for n in (1, longest)]
-    (folder / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "own.yaml").write_text(OWN % aggregation)
-    manager = harness.TaskManager(include_path=str(folder), include_defaults=False)
-    monkeypatch.setattr(harness, "_manager", lambda _: manager)
+    items = {"Which?" * n: ["a", "b" * n] for n in (1, longest)}
+    manager = own_task(folder, "", items, aggregation)
+    monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: manager)
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
     plan = SimpleNamespace(primary_measures=["loss", "own.acc"])
     monkeypatch.setattr(check, "load_plan", lambda _: plan)
@@ -184,9 +157,7 @@ def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
     assert fault == f"error: asks.yaml: evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
 
 
-def test_a_study_begun_on_another_device_is_not_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "study_folder", lambda name: tmp_path / name)
     result = tmp_path / "smoke" / "none" / "seed-0" / "result.json"
     result.parent.mkdir(parents=True)
@@ -201,21 +172,27 @@ def test_a_study_begun_on_another_device_is_not_continued(
             assert f": set machine.device: {device}, or delete smoke" in str(error.value)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+WHOLE = [
+    {},
+    {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
+    {"optimizer": "muon", "n_embd": 256},
+]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        *({}, {"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
-        {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
-        {"optimizer": "muon", "n_embd": 256},
+        *({"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
+        *({"precision": name} | fields for name in ("fp32", "bf16") for fields in WHOLE),
     ],
     ids=str,
 )
-def test_memory_is_within_a_tenth_of_what_torch_counts(
-    fields: dict[str, Any], precision: str
-) -> None:
+def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
+    from torch.distributed._tools.mem_tracker import MemTracker  # seconds
+
     model = {"n_layer": 4, "n_head": 4, "n_embd": 64, "block_size": 64} | fields
     symbols, optimizer = model.pop("V", 500), model.pop("optimizer", "adamw")
+    precision = model.pop("precision", "fp32")
     training = {"precision": precision, "batch_size": 4, "optimizer": optimizer}
     config = RunConfig.model_validate({"model": model, "training": training})
     net = GPT(config.model, symbols, random_stream(0, "weights"))
@@ -223,7 +200,7 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(
     optimizers = [torch.optim.Muon([groups.pop(0)])] if optimizer == "muon" else []
     optimizers += [torch.optim.AdamW(groups, fused=True)]
 
-    def micro_batch() -> None:
+    def micro_batch():
         x = torch.randint(symbols, (4, model["block_size"]))
         with autocast(precision, "cpu"):
             loss = F.cross_entropy(net(x).flatten(0, 1).float(), x.flatten())
@@ -244,10 +221,10 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(
     assert sum(stated.values()) == pytest.approx(counted, rel=0.1)
 
 
-def test_the_cost_of_a_study_is_counted_and_measured(
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check, "clock", lambda seconds: f"{seconds:.0f} s")  # also above a minute
+def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
+    monkeypatch.setattr(check, "trial", lambda arm: (0.5, 10.0, 2.0))
+    monkeypatch.setattr(check, "cores", lambda: 2)
+    monkeypatch.setattr(check, "gpus", lambda *_: [])
     lines = list(estimate(tiny_study, None, None))
     config = tiny_study.arm("layernorm").config
     size = size_of(config)
@@ -257,9 +234,8 @@ def test_the_cost_of_a_study_is_counted_and_measured(
     assert size.flops == tokens * (6 * (size.parameters - looked_up) + 12 * 2 * 16 * 16)
     assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
     assert lines[1].split() == ["parameters", f"{size.parameters:,}"]
-    shown = re.search(r"ms a step, (\d+) s a run,\n +(\d+) s in all", "\n".join(lines))
-    assert shown
-    assert int(shown[2]) >= int(shown[1]) > 0  # four runs, on any number of cores
+    # 12 steps, four points of the curve and the rest; four runs, two at a time.
+    assert re.search(r"500\.0 ms a step, 48 s a run,\n +0:01:36 in all, 2 s", "\n".join(lines))
     assert lines[-2].startswith("Power takes a plan")
     (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
     assert row == "warning: 2 seeds are too few for layernorm"
@@ -268,16 +244,19 @@ def test_the_cost_of_a_study_is_counted_and_measured(
             list(estimate(tiny_study, 0.5, spread, measure))
 
 
-def test_an_unfilled_plan_leaves_the_cost_and_is_named(
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_a_trial_is_a_run_of_a_few_steps(tiny_study):
+    assert min(check.trial(tiny_study.arm("layernorm"))) > 0
+
+
+def test_an_unfilled_plan_leaves_the_cost_and_is_named(tiny_study, monkeypatch):
     monkeypatch.setattr(check, "trial", lambda arm: (0.5, 0.1, 2.0))
     lines = list(estimate(tiny_study.model_copy(update={"plan": "absent.yaml"}), None, None))
-    assert any("500.0 ms a step, 8 s a run" in line for line in lines)  # 12 steps, few points
+    assert any("500.0 ms a step" in line for line in lines)
     assert "there is no params/plans/absent.yaml" in lines[-1]
 
 
-def test_the_power_is_the_textbook_s() -> None:
+def test_the_power_is_the_textbook_s():
     test = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0", "loss"]}
     content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
     content |= {"hypotheses": {"h": test | {"direction": "differs"}}}
@@ -292,7 +271,7 @@ def test_the_power_is_the_textbook_s() -> None:
     assert warning == "warning: 8 seeds are too few for h"
 
 
-def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
+def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps():
     factors = {"model.embedding_norm": ["none", "layernorm", "center"]}
     factors |= {"training.learning_rate": [1e-3, 1e-2, 1e-1]}
     training = {"iterations": 300, "schedule": "warmup_cosine"}
@@ -317,9 +296,8 @@ def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps() -> None:
     ],
 )
 def test_runs_share_gpus_as_far_as_cores_and_memory_go(
-    cores: int, gigabytes: float, processes: int, jobs: int | None, places: list[str],
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    cores, gigabytes, processes, jobs, places, tiny_study, monkeypatch
+):
     on_gpu = prepare(tiny_study).model_copy(update={"device": "cuda"})
     found = SimpleNamespace(total_memory=gigabytes * 1e9)
     monkeypatch.setattr(check, "prepare", lambda _: on_gpu)

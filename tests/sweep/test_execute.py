@@ -6,10 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import nbformat
 import papermill
@@ -17,7 +14,6 @@ import psutil
 import pytest
 
 from lib.config.io import ROOT, result_file
-from lib.config.study import Study
 from lib.results import status_of
 from lib.sweep import execute as module
 from lib.sweep.execute import ExecutionError, execute
@@ -26,7 +22,7 @@ WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
 
 @pytest.fixture
-def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def write_notebook(tmp_path, monkeypatch):
     """Write a notebook `02_train` whose variable `result` is where its result belongs; all that
     executing it makes goes to a folder of the test's. Return the executed notebook's path."""
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path / "runs")
@@ -35,7 +31,7 @@ def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     monkeypatch.setattr(os, "environ", os.environ.copy())
     result = result_file("02_train", "tiny", "none", 1)
 
-    def write(*cells: str) -> Path:
+    def write(*cells):
         notebook = nbformat.v4.new_notebook()
         kernel = {"name": "python3", "display_name": "", "language": "python"}
         notebook.metadata["kernelspec"] = kernel
@@ -51,9 +47,8 @@ def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 @pytest.mark.slow
 def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
-    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    write_notebook, tiny_study, tmp_path, monkeypatch
+):
     """By this Python, whatever the machine calls python3, with the threads and the GPU it is given,
     and without what its user has Python, IPython and Matplotlib do. A long TMPDIR does no harm."""
     spec = '{"argv": ["/bin/false"], "display_name": "", "language": "python"}'
@@ -103,9 +98,8 @@ def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
     ],
 )
 def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
-    cell: str, options: dict[str, Any], reason: str, write_notebook: Callable[..., Path],
-    tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    cell, options, reason, write_notebook, tiny_study, monkeypatch
+):
     """Of a killed kernel and of a timeout papermill leaves every cell `completed`."""
     real = papermill.execute_notebook
     monkeypatch.setattr(papermill, "execute_notebook", lambda *a, **k: real(*a, **k, **options))
@@ -118,14 +112,12 @@ def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
     assert not (output.parent / "result.json").exists()
 
 
-def test_a_notebook_without_its_result_does_not_count(
-    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study, monkeypatch):
     """Nor does the result of an earlier execution; a run is given its arm, its seed and its plan's
     hash."""
-    output, options = write_notebook(), dict[str, Any]()
+    output, options = write_notebook(), {}
 
-    def execute_notebook(source: str, output: str, parameters: Any, **words: Any) -> None:
+    def execute_notebook(source, output, parameters, **words):
         options.update(words, parameters=parameters)
         nbformat.write(nbformat.v4.new_notebook(), output)
 
@@ -144,17 +136,15 @@ def test_a_notebook_without_its_result_does_not_count(
     assert options["config"].KernelManager.transport == "ipc"  # ports clash
 
 
-def test_a_run_holds_a_gpu_that_no_other_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_holds_a_gpu_that_no_other_has(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "RUNS", tmp_path)
     monkeypatch.delenv(module.GPUS, raising=False)
     with module._own_gpu() as none:
         assert none is None
     monkeypatch.setenv(module.GPUS, "3;4,5")
-    waited: list[str | None] = []
+    waited = []
 
-    def wait() -> None:
+    def wait():
         with module._own_gpu() as gpu:
             waited.append(gpu)
 
@@ -176,14 +166,14 @@ ORPHAN = (
 
 
 @pytest.mark.slow
-def test_a_process_whose_starter_has_ended_already_does_nothing() -> None:
+def test_a_process_whose_starter_has_ended_already_does_nothing():
     given = os.environ | {"STUDY_PARENT": str(2**22)}  # a number that no process has
     done = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, env=given, timeout=60)
     assert done.returncode == 1
 
 
 @pytest.mark.slow
-def test_a_process_ends_with_the_one_that_started_it() -> None:
+def test_a_process_ends_with_the_one_that_started_it():
     """Also when that was killed."""
     start = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {ORPHAN!r}])\n"
     command = [sys.executable, "-c", start + "time.sleep(60)"]

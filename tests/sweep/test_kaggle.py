@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -20,7 +19,7 @@ from tests.conftest import TINY, Tree, copy_repository, environment
 from tests.record.conftest import run_tiny, tiny  # noqa: F401
 
 
-def rewritten(file: Path, name: str, where: str, change: Callable[[bytes], bytes | None]) -> Path:
+def rewritten(file, name, where, change):
     """Write a copy of a zip in which a file, or all of a folder, is changed; None leaves it out."""
     to = file.with_name(f"{name}.zip")
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
@@ -32,12 +31,12 @@ def rewritten(file: Path, name: str, where: str, change: Callable[[bytes], bytes
     return to
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="session")
-def packed(tiny: Path) -> Path:  # noqa: F811
+def packed(tiny):  # noqa: F811
     """The zip of the tiny study."""
     done = run_tiny(tiny, "pack")
     assert done.returncode == 0, done.stderr
@@ -46,7 +45,7 @@ def packed(tiny: Path) -> Path:  # noqa: F811
 
 
 @pytest.mark.slow
-def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed: Path) -> None:
+def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed):
     with zipfile.ZipFile(packed) as content:
         names = content.namelist()
     assert {"params/tiny.yaml", "params/plans/plan.yaml", "runs/tiny/03_analysis.ipynb"} <= {*names}
@@ -55,7 +54,7 @@ def test_the_zip_holds_all_of_a_study_but_checkpoints_of_finished_runs(packed: P
 
 
 @pytest.mark.slow
-def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_path: Path) -> None:
+def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
     with zipfile.ZipFile(packed) as content:
         run = next(name for name in content.namelist() if "/none/seed-" in name)
     folder, seed = "/".join(run.split("/")[:4]), run.split("/")[3].removeprefix("seed-")
@@ -63,7 +62,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
         f"{folder}/{name}" for name in ("trace.parquet", "result.json", "02_train.ipynb")
     )
 
-    def lower(content: bytes) -> bytes:
+    def lower(content):
         run = json.loads(content)
         run["measures"]["loss"] = 1.5
         return json.dumps(run).encode()
@@ -111,10 +110,8 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
     assert verified["paper"]["faults"] == []
 
 
-def test_of_what_sessions_left_the_furthest_run_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(place: str, *files: str) -> None:
+def test_of_what_sessions_left_the_furthest_run_is_taken_up(tmp_path, monkeypatch):
+    def write(place, *files):
         for file in files:
             path = tmp_path / "input" / place / "runs" / "probe" / file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,9 +140,7 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
     assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
 
 
-def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(tmp_path, monkeypatch, capsys):
     script = 'echo "$@ ${MPLBACKEND-no} ${FORCE_COLOR-no} ${CLICOLOR_FORCE-no}"; exit 7'
     (tmp_path / "run_all.sh").write_text(script, "utf-8")
     monkeypatch.setattr(kaggle, "ROOT", tmp_path)
@@ -155,12 +150,12 @@ def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(
     assert capsys.readouterr().out == "probe --here --stop-after 1.5 no no no\n"
 
 
-def set_writable(folder: Path, writable: bool) -> None:
+def set_writable(folder, writable):
     for path in sorted(folder.rglob("*"), reverse=True):
         path.chmod((0o755 if path.is_dir() else 0o644) & (0o777 if writable else 0o555))
 
 
-def run_session(top: Path, hours: float, *outputs: Path) -> tuple[Path, str]:
+def run_session(top, hours, *outputs):
     """Run 00_kaggle as by hand for a study beside it, from inputs that cannot be written; return
     the working folder, and all that was shown as text."""
     inputs, working = top / "input", top / "working"
@@ -198,8 +193,8 @@ def run_session(top: Path, hours: float, *outputs: Path) -> tuple[Path, str]:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_study_of_one_s_own_runs_continues_in_a_second_session_and_comes_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
     monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched

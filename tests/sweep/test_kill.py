@@ -4,7 +4,6 @@ import contextlib
 import random
 import signal
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -31,17 +30,17 @@ VICTIMS = ("ipykernel_launcher", "lib.sweep.execute", "snakemake", "lib.sweep.cl
 Snakemake, the sweep; or all."""
 
 
-def running(pid: int) -> list[psutil.Process]:
+def running(pid):
     return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
-def kernels(pid: int) -> list[psutil.Process]:
+def kernels(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
         return [p for p in running(pid) if VICTIMS[0] in " ".join(p.cmdline())]
     return []
 
 
-def test_killed_again_and_again_two_runs_end_at_the_same_weights(tmp_path: Path) -> None:
+def test_killed_again_and_again_two_runs_end_at_the_same_weights(tmp_path):
     study = Study.model_validate(LONG)
     (arm,) = study.arms()
     corpus = load_corpus(study.corpus)

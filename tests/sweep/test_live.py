@@ -1,26 +1,22 @@
 """A run in training: in a sweep only its step is written; who looks sees its curve grow."""
 
 import time
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from lib.config.study import Study
 from lib.config.yaml import HEADLESS
-from lib.data.text import Corpus
 from lib.figures.style import variant
 from lib.sweep.live import INTERVAL, SHARE, LiveCurve
 from tests.train.samples import train
 
 
-def row(step: int, **fields: Any) -> dict[str, Any]:
+def row(step, **fields):
     return {"step": step, "loss": 4.0 / step, "grad_norm": 1.5, "tokens": 64 * step} | fields
 
 
 @pytest.fixture
-def curve(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCurve:
+def curve(tiny_study, tmp_path, monkeypatch):
     """Of a run of which nobody watches the notebook."""
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
     monkeypatch.setenv(HEADLESS, "1")
@@ -30,9 +26,9 @@ def curve(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def watched(curve: LiveCurve, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def watched(curve, monkeypatch):
     """The curve is watched; what is drawn of it."""
-    drawn: list[tuple[Any, ...]] = []
+    drawn = []
     handle = SimpleNamespace(update=lambda _: None)
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
     monkeypatch.setattr("IPython.display.Image", lambda png, width: (png, width))
@@ -43,14 +39,12 @@ def watched(curve: LiveCurve, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any
     return drawn
 
 
-def test_pictures_take_at_most_a_quarter_of_the_time(
-    curve: LiveCurve, watched: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_take_at_most_a_quarter_of_the_time(curve, watched, monkeypatch):
     now, cost = [100.0], 2.0
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     real = curve._show
 
-    def show() -> None:
+    def show():
         real()
         now[0] += cost
 
@@ -64,9 +58,7 @@ def test_pictures_take_at_most_a_quarter_of_the_time(
     assert INTERVAL >= 1
 
 
-def test_who_watches_is_warned_and_sees_the_whole_curve_at_the_end(
-    curve: LiveCurve, watched: list[tuple[Any, ...]]
-) -> None:
+def test_who_watches_is_warned_and_sees_the_whole_curve_at_the_end(curve, watched):
     with curve:
         for step in range(1, 61):
             curve(row(step, grad_norm=50.0 if step == 60 else 1.0), None)
@@ -79,10 +71,7 @@ def test_who_watches_is_warned_and_sees_the_whole_curve_at_the_end(
 
 
 @pytest.mark.slow
-def test_who_watches_changes_nothing(
-    tiny_study: Study, corpus: Corpus, tmp_path: Path, curve: LiveCurve,
-    watched: list[tuple[Any, ...]],
-) -> None:  # fmt: skip
+def test_who_watches_changes_nothing(tiny_study, corpus, tmp_path, curve, watched):
     config = tiny_study.arm("layernorm").config
     alone = train(config, corpus, 0, tmp_path / "alone")
     with curve:

@@ -7,10 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import nbformat
 import psutil
@@ -31,12 +29,12 @@ TRAINED, MEASURED = "trained anew", "measured anew from its weights"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path):
     return Tree(tmp_path / "embedding-norm")
 
 
 @pytest.fixture
-def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
+def copy(smoke_tree, tmp_path):
     """A copy of the tree in which the smoke study has run."""
     shutil.copytree(smoke_tree[0].root, tmp_path / "copy", symlinks=True)
     result = object.__new__(Tree)
@@ -45,7 +43,7 @@ def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def runs(smoke_tree: tuple[Tree, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs(smoke_tree, tmp_path, monkeypatch):
     """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
     shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
     for module in ("lib.config.io", "lib.sweep.sweep", "lib.sweep.execute"):
@@ -53,13 +51,13 @@ def runs(smoke_tree: tuple[Tree, str], tmp_path: Path, monkeypatch: pytest.Monke
     return tmp_path / "runs"
 
 
-def smoke(**sections: Any) -> Study:
+def smoke(**sections):
     content = load_study("smoke").model_dump(exclude={"commits"})
     merged = {n: content[n] | v if isinstance(v, dict) else v for n, v in sections.items()}
     return Study.model_validate(content | merged)
 
 
-def reasons(study: Study) -> dict[str, str]:
+def reasons(study):
     """Why results are stale, by arm and seed or by file."""
     found = {}
     for path, why in find_stale([study]).items():
@@ -72,9 +70,7 @@ def reasons(study: Study) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
-    smoke_tree: tuple[Tree, str],
-) -> None:
+def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(smoke_tree):
     text = smoke_tree[1]
     assert re.search(r"^[1-3]/4 runs, [\d:]+( s)? left, [\d:]+( s)? elapsed$", text, re.MULTILINE)
     assert re.search(r"^4/4 runs in ", text, re.MULTILINE)
@@ -87,9 +83,7 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
 
 
 @pytest.mark.slow
-def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
-    smoke_tree: tuple[Tree, str],
-) -> None:
+def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(smoke_tree):
     tree = smoke_tree[0]
     before = {
         path: path.stat().st_mtime_ns for path in tree.root.glob("runs/**/*.*") if path.is_file()
@@ -103,7 +97,7 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
 
 
 @pytest.mark.slow
-def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy: Tree) -> None:
+def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy):
     """A run whose result is gone ends at the same weights; files of a clock that was ahead neither
     fail the rerun nor cause one."""
     (copy.root / "runs/smoke/03_analysis.json").unlink()
@@ -126,7 +120,7 @@ def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy: Tree) -> 
 
 
 @pytest.mark.slow
-def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) -> None:
+def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy):
     record = copy.root / "papers/smoke/record/smoke"
     (copy.root / "runs/smoke/archive.json").unlink()  # which says that it was made of these runs
     (copy.root / "runs/smoke/archived.txt").unlink()
@@ -140,7 +134,7 @@ def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) ->
     assert {path: path.stat().st_ino for path in before} != before
 
 
-def test_braces_in_a_path_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_braces_in_a_path_are_refused_in_one_line(tmp_path):
     (tmp_path / "{a}").mkdir()
     script = shutil.copy(ROOT / "run_all.sh", tmp_path / "{a}")
     done = subprocess.run([script, "smoke"], capture_output=True, text=True)
@@ -149,7 +143,7 @@ def test_braces_in_a_path_are_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
+def test_a_dry_run_tells_and_runs_nothing(tree):
     status, text = tree.run_all("params/smoke.yaml", "-n")
     assert status == 0, text
     assert re.search(r"^train +4$", text, re.MULTILINE)
@@ -157,7 +151,7 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
 
 
 @pytest.mark.slow
-def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: Tree) -> None:
+def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree):
     levels = {"model.n_head": 2, "training.learning_rate": 1e30}
     wild = {"include": [{"name": "wild", "levels": levels}], "evaluation": UNASKED}
     tree.write_study("mixed", factors={"model.n_head": [2, 1]}, **wild)
@@ -178,7 +172,7 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: 
 
 
 @pytest.mark.slow
-def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree: Tree) -> None:
+def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree):
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
     status, text = tree.run_all("long", "--stop-after", "0.0015", "--until", "train")
     assert status == TIME_UP, text
@@ -197,9 +191,7 @@ def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree: Tree) -> None
         ("ipykernel_launcher", signal.SIGKILL),
     ],
 )
-def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(
-    tree: Tree, victim: str, number: signal.Signals
-) -> None:
+def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(tree, victim, number):
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
     process = tree.start("long", "--until", "train")
     folder = tree.run_folder("long", "baseline")
@@ -218,7 +210,7 @@ def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(
 
 
 @pytest.mark.long
-def test_before_a_long_sweep_five_steps_go_all_the_way(tree: Tree) -> None:
+def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
     sweeping = tree.root / "lib/sweep/sweep.py"
     sweeping.write_text(sweeping.read_text("utf-8").replace("LONG = 600.0", "LONG = 0.0"), "utf-8")
     tree.write_study("hours", factors={"model.n_layer": [1, 2]}, seeds=[0, 1], evaluation=UNASKED)
@@ -234,9 +226,7 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree: Tree) -> None:
     assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
 
 
-def test_a_text_that_is_not_as_its_notebook_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_is_not_as_its_notebook_is_told(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     monkeypatch.setattr("lib.config.io.NOTEBOOKS", tmp_path / "notebooks")
     sweep.print_reasons([], {})
@@ -249,9 +239,7 @@ def test_a_text_that_is_not_as_its_notebook_is_told(
 
 
 @pytest.mark.parametrize(("free", "inodes"), [(10**5, 10**5), (10**9, 0)])
-def test_a_full_disk_is_one_line(
-    free: int, inodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_one_line(free, inodes, tmp_path, monkeypatch):
     disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=10**6)
     monkeypatch.setattr("os.statvfs", lambda _: disk)
     with pytest.raises(UserError, match=r"runs/ is full; free some space and rerun$"):
@@ -275,9 +263,7 @@ def test_a_full_disk_is_one_line(
         ({"plan": "preregistration.yaml"}, "plan is "),
     ],
 )
-def test_a_changed_parameter_is_named_with_what_will_be_done(
-    sections: dict[str, Any], reason: str, runs: Path
-) -> None:
+def test_a_changed_parameter_is_named_with_what_will_be_done(sections, reason, runs):
     found = reasons(smoke(**sections))
     said = [why for path, why in found.items() if "seed-" in path]
     done = MEASURED if "items_per_task" in reason else TRAINED
@@ -295,16 +281,14 @@ def test_a_changed_parameter_is_named_with_what_will_be_done(
     ("name", "code", "done"),
     [("train_key", "training code", TRAINED), ("measure_key", "measuring code", MEASURED)],
 )
-def test_changed_code_is_named(
-    name: str, code: str, done: str, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_code_is_named(name, code, done, runs, monkeypatch):
     was = getattr(sweep, name)()[:12]
     monkeypatch.setattr(sweep, name, lambda: "f" * 64)
     assert set(reasons(smoke()).values()) == {f"{code} is ffffffffffff and was {was}: {done}"}
 
 
 @pytest.mark.slow
-def test_another_text_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_text_is_named(runs, monkeypatch):
     real = check.corpus_of(smoke().corpus)
     other = SimpleNamespace(sha256="e" * 64, tokenizer=real.tokenizer)
     monkeypatch.setattr(check, "corpus_of", lambda _: other)
@@ -312,25 +296,25 @@ def test_another_text_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def of_an_earlier_format(path: Path) -> None:
+def of_an_earlier_format(path):
     write_json(path, read_json(path) | {"provenance": {"device": "cpu"}})
 
 
-def of_another_seed(path: Path) -> None:
+def of_another_seed(path):
     content = read_json(path)
     content["provenance"]["trained"]["seed"] = 1
     write_json(path, content)
 
 
-def of_another_arm(path: Path) -> None:
+def of_another_arm(path):
     shutil.copyfile(path.parents[2] / "layernorm" / "seed-0" / "result.json", path)
 
 
-def failed(path: Path) -> None:
+def failed(path):
     metadata = {"study": {"status": "failed", "reason": "KeyError: 'x'"}}
     nbformat.write(nbformat.v4.new_notebook(metadata=metadata), path)
 
@@ -349,18 +333,14 @@ def failed(path: Path) -> None:
         ("02_train.ipynb", failed, "02_train.ipynb is failed (KeyError: 'x')"),
     ],
 )
-def test_a_damaged_run_is_named(
-    name: str, damage: Callable[[Path], None], reason: str, runs: Path
-) -> None:
+def test_a_damaged_run_is_named(name, damage, reason, runs):
     damage(runs / "smoke/none/seed-0" / name)
     ((path, said),) = reasons(smoke()).items()
     assert (path, said.startswith(reason)) == ("none/seed-0", True), said
 
 
 @pytest.mark.slow
-def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(runs, monkeypatch):
     failed(runs / "smoke/04_figures.ipynb")
     assert reasons(smoke()) == {"04_figures.json": "its notebook is failed: executed again"}
     real = sweep.made_from
@@ -375,9 +355,7 @@ def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(
 # ---- parts of it
 
 
-def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "RUNS", tmp_path)
     monkeypatch.setattr(sweep, "LOCK_TRIES", 1)
     with only_sweep() as log:
@@ -394,9 +372,8 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(
 
 
 def test_the_time_left_is_what_a_step_took_times_the_steps_left(
-    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tiny_study, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
     due = sweep.runs_of([tiny_study])
     for folder in (folders := [path.parent for path in due]):
@@ -408,7 +385,7 @@ def test_the_time_left_is_what_a_step_took_times_the_steps_left(
     moments = [lambda: None, lambda: (folders[0] / "result.json").touch(),
                lambda: (folders[1] / STEP_FILE).write_text("3", "utf-8")]  # fmt: skip
 
-    def poll() -> int | None:
+    def poll():
         if not moments:
             for folder in folders:
                 (folder / "result.json").touch()
@@ -428,5 +405,5 @@ def test_the_time_left_is_what_a_step_took_times_the_steps_left(
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (60, "0:01:00"), (3725.2, "1:02:05")]
 )
-def test_a_time_below_a_minute_is_in_seconds(seconds: float, text: str) -> None:
+def test_a_time_below_a_minute_is_in_seconds(seconds, text):
     assert clock(seconds) == text

@@ -1,9 +1,7 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
-from collections.abc import Iterator
+import json
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
@@ -12,10 +10,9 @@ import yaml
 from safetensors.torch import save_file
 
 from lib.config.io import run_folder, write_json
-from lib.config.schema import ModelConfig, RunConfig
+from lib.config.schema import ModelConfig
 from lib.config.study import Study, load_study
-from lib.data.text import Corpus, load_corpus
-from lib.results import Provenance
+from lib.data.text import load_corpus
 from lib.train import trainer as training
 from lib.train.evaluate import measure, write_result
 from lib.train.hugging_face import config_json, named_weights
@@ -23,9 +20,6 @@ from lib.train.machine import random_stream
 from lib.train.model import GPT, RMS_EPS, ROTARY_BASE, weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, beginning
-
-if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel, NanoChatForCausalLM
 
 NANOCHAT = {
     "embedding_norm": "rmsnorm",
@@ -40,19 +34,13 @@ NANOCHAT = {
 }
 
 
-def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
+def begun(config, corpus, seed=0):
     """The provenance of a run that stands alone, asks no suite and is under no plan."""
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
     return training.begin(study, study.arm("baseline"), seed, corpus)
 
 
-def train(
-    config: RunConfig,
-    corpus: Corpus,
-    seed: int,
-    folder: Path,
-    report: training.Report = lambda *_: None,
-) -> Trainer:
+def train(config, corpus, seed, folder, report=lambda *_: None):
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 
@@ -62,11 +50,11 @@ class KilledError(Exception):
 
 
 @contextmanager
-def killed_at(step: int) -> Iterator[None]:
+def killed_at(step):
     """End training after `step`, before anything of it is kept, as a kill would."""
     training_step = Trainer.training_step
 
-    def then_killed(run: Trainer) -> None:
+    def then_killed(run):
         training_step(run)
         if run.step == step:
             raise KilledError
@@ -77,7 +65,7 @@ def killed_at(step: int) -> Iterator[None]:
         pytest.fail(f"training ended before step {step}")
 
 
-def assert_same(trained: Trainer, other: Trainer) -> None:
+def assert_same(trained, other):
     """Two runs took the same path, to the bit: weights, trace, curve and batches."""
     assert weights_digest(trained.model, True) == weights_digest(other.model, True)
     for name in ("trace", "curve"):
@@ -87,7 +75,7 @@ def assert_same(trained: Trainer, other: Trainer) -> None:
 
 
 @contextmanager
-def finished_study(folder: Path, **content: object) -> Iterator[Study]:
+def finished_study(folder, **content):
     """A small study in a folder of its own, trained, and measured without the suite on little
     text."""
     without = {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
@@ -113,12 +101,37 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
         yield study
 
 
-def gpt(vocab_size: int = 65, **fields: object) -> GPT:
+OWN_TASK = """\
+task: own
+dataset_path: json
+dataset_kwargs: {data_files: {test: items.jsonl}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: question
+doc_to_choice: choices
+doc_to_target: 0
+metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
+"""
+
+
+def own_task(top, folder, items, aggregation):
+    """Write a task of one's own with these questions and choices, of which the first is right, and
+    index it alone: the harness's own take seconds."""
+    from lm_eval.tasks import TaskManager  # seconds
+
+    (top / folder).mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"question": text, "choices": of}) for text, of in items.items()]
+    (top / folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
+    (top / folder / "own.yaml").write_text(OWN_TASK % aggregation, "utf-8")
+    return TaskManager(include_path=str(top), include_defaults=False)
+
+
+def gpt(vocab_size=65, **fields):
     """A model as it begins."""
     return GPT(ModelConfig.model_validate(fields), vocab_size, random_stream(0, "weights"))
 
 
-def make_model(corpus: Corpus, **fields: object) -> GPT:
+def make_model(corpus, **fields):
     """A small model with opinions: its weights are far larger than at initialisation."""
     settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
     model = gpt(corpus.vocab_size, **settings | fields)
@@ -130,7 +143,7 @@ def make_model(corpus: Corpus, **fields: object) -> GPT:
 
 
 @torch.no_grad()
-def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple[float, bool]:
+def direct(model, corpus, context, continuation):
     """The summed log-probability, and whether it is greedy, from one plain forward pass."""
     ids = corpus.encode(context + continuation)
     log = model(ids[None, :-1])[0].double().log_softmax(dim=-1)[len(context) - 1 :]
@@ -139,9 +152,7 @@ def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
 
 
-def as_loaded(
-    model: GPT, vocab_size: int, folder: Path, end: int | None = None
-) -> "GPT2LMHeadModel":
+def as_loaded(model, vocab_size, folder, end=None):
     """The peer: Hugging Face's GPT-2 with our weights, read from a folder."""
     from transformers import AutoModelForCausalLM  # seconds, which few tests need to wait
 
@@ -154,7 +165,7 @@ def as_loaded(
     return peer.eval()
 
 
-def nanochat(model: GPT) -> "NanoChatForCausalLM":
+def nanochat(model):
     """The other peer: Hugging Face's nanochat, with our weights."""
     from transformers import NanoChatConfig, NanoChatForCausalLM
 

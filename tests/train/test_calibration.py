@@ -1,7 +1,4 @@
-from collections.abc import Iterator
-
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -10,53 +7,42 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from lib.record.archive import Record
 from lib.results import expected_calibration_error
-from lib.train.evaluate import (
-    Scores,
-    Tempering,
-    calibrate,
-    equal_mass_bins,
-    equal_width_bins,
-    null_ece,
-    per_character,
-    reliability,
-)
+from lib.train import evaluate
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
-def sample(rng: np.random.Generator, n: int = 2000, classes: int = 7, scale: float = 1.5):
+def sample(rng, n=2000, classes=7, scale=1.5):
     """Logits, and targets drawn from them: a perfectly calibrated predictor."""
     logits = rng.normal(scale=scale, size=(n, classes))
     drawn = rng.random(n)[:, None] > softmax(logits, axis=-1).cumsum(axis=-1)
     return logits, np.minimum(drawn.sum(axis=-1), classes - 1)
 
 
-def batches(logits, target, size) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(logits, target, size):
     parts = (torch.split(torch.from_numpy(part), size) for part in (logits, target))
     return zip(*parts, strict=True)
 
 
-def tempered(logits, target, n_dev: int, size: int = 10_000) -> Tempering:
+def tempered(logits, target, n_dev, size=10_000):
     """Read predictions in batches."""
-    tempering = Tempering(n_dev)
+    tempering = evaluate.Tempering(n_dev)
     for part in batches(logits, target, size):
         tempering.read(*part)
     return tempering
 
 
-def calibrated(
-    logits, target, n_dev: int, size: int = 10_000
-) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
+def calibrated(logits, target, n_dev, size=10_000):
     """Calibrate given predictions."""
-    scored = [per_character(*part) for part in batches(logits, target, size)]
+    scored = [evaluate.per_character(*part) for part in batches(logits, target, size)]
     columns = {name: torch.cat([part[name] for part in scored]).numpy() for name in scored[0]}
     confidence = softmax(logits.astype(float), axis=-1).max(axis=-1)
-    scores = Scores(columns, confidence, logits.max(axis=-1), logits[:1])
+    scores = evaluate.Scores(columns, confidence, logits.max(axis=-1), logits[:1])
     read = tempered(logits, target, n_dev, size)
-    return calibrate(scores, read, np.random.default_rng(0))
+    return evaluate.calibrate(scores, read, np.random.default_rng(0))
 
 
 def test_ece_by_width_is_torchmetrics(rng):
@@ -66,7 +52,7 @@ def test_ece_by_width_is_torchmetrics(rng):
     probability = softmax(2 * logits, axis=-1)  # overconfident
     confidence, correct = probability.max(axis=-1), probability.argmax(axis=-1) == target
     assert confidence.max() < 1  # whose bin torchmetrics drops
-    table = reliability(confidence, correct, equal_width_bins(confidence))
+    table = evaluate.reliability(confidence, correct, evaluate.equal_width_bins(confidence))
     peer = multiclass_calibration_error(
         torch.tensor(probability), torch.tensor(target), num_classes=7, n_bins=15
     )
@@ -76,7 +62,7 @@ def test_ece_by_width_is_torchmetrics(rng):
 def test_ece_of_a_hand_made_case():
     confidence = np.array([0.5, 0.6, 0.8, 0.9])
     correct = np.array([False, True, True, True])
-    table = reliability(confidence, correct, equal_mass_bins(confidence, 2))
+    table = evaluate.reliability(confidence, correct, evaluate.equal_mass_bins(confidence, 2))
     assert table[["confidence", "correct", "n"]].to_numpy().tolist() == [
         [1.1, 1, 2],
         [pytest.approx(1.7), 2, 2],
@@ -86,7 +72,7 @@ def test_ece_of_a_hand_made_case():
 
 def test_equal_mass_bins_hold_as_many_and_rise_in_confidence(rng):
     confidence = rng.random(1000)
-    bins = equal_mass_bins(confidence)
+    bins = evaluate.equal_mass_bins(confidence)
     assert set(np.bincount(bins)) == {66, 67}
     for lower, higher in zip(range(14), range(1, 15), strict=True):
         assert confidence[bins == lower].max() <= confidence[bins == higher].min()
@@ -97,7 +83,7 @@ def test_brier_and_nll_are_scikit_learns(rng):
     probability = softmax(logits, axis=-1)
     one_hot = np.eye(7)[target]
     by_class = [brier_score_loss(one_hot[:, k], probability[:, k]) for k in range(7)]
-    scored = per_character(torch.from_numpy(logits), torch.from_numpy(target))
+    scored = evaluate.per_character(torch.from_numpy(logits), torch.from_numpy(target))
     assert float(scored["brier"].mean()) == pytest.approx(sum(by_class), rel=1e-9)
     assert float(scored["nll"].mean()) == pytest.approx(log_loss(target, probability), rel=1e-9)
     assert (scored["correct"].numpy() == (probability.argmax(axis=-1) == target)).all()
@@ -108,7 +94,7 @@ def test_null_ece_is_that_of_a_calibrated_coin(rng):
     n = 6000
     confidence = np.full(n, 0.5)
     expected = np.sqrt(0.25 / (n / 15)) * np.sqrt(2 / np.pi)
-    found = null_ece(confidence, equal_mass_bins(confidence), rng)
+    found = evaluate.null_ece(confidence, evaluate.equal_mass_bins(confidence), rng)
     assert found == pytest.approx(expected, rel=0.1)
 
 
@@ -119,7 +105,7 @@ def test_the_fitted_temperature_is_scipys(sharpness, rng):
     logits *= sharpness
     fitted = tempered(logits, target, 3000, size=301).temperature
 
-    def loss(log_temperature: float) -> float:
+    def loss(log_temperature):
         return log_loss(target[:3000], softmax(logits[:3000] / np.exp(log_temperature), axis=-1))
 
     best = minimize_scalar(loss, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9})
@@ -148,7 +134,7 @@ def test_test_is_reported_at_each_temperature(rng):
         probability = softmax(logits[2000:] / temperature, axis=-1)
         confidence = probability.max(axis=-1)
         correct = probability.argmax(axis=-1) == target[2000:]
-        table = reliability(confidence, correct, equal_mass_bins(confidence))
+        table = evaluate.reliability(confidence, correct, evaluate.equal_mass_bins(confidence))
         log = log_softmax(logits[2000:] / temperature, axis=-1)
         assert nll == pytest.approx(-log[np.arange(2000), target[2000:]].mean(), rel=1e-9)
         assert ece == pytest.approx(expected_calibration_error(table), abs=1e-9)

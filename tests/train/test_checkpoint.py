@@ -1,26 +1,22 @@
 """A run ends at the same weights whatever became of its checkpoints, and says what it passed by."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from lib.config.schema import RunConfig
-from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.train import checkpoint
 from lib.train import trainer as training
-from lib.train.trainer import Trainer
 from tests.conftest import TINY, change
 from tests.train.samples import KilledError, assert_same, begun, killed_at, train
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
+def stopped(tmp_path_factory, corpus):
     """A run that was killed after step 11 of 12 and has checkpoints of the steps 5 and 10."""
     folder = tmp_path_factory.mktemp("before") / "run"
     with killed_at(11):
@@ -29,31 +25,31 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
 
 
 @pytest.fixture
-def ruin(stopped: Path, tmp_path: Path) -> Path:
+def ruin(stopped, tmp_path):
     """A copy of it."""
     return shutil.copytree(stopped, tmp_path / "run")
 
 
-def saved(folder: Path) -> list[Path]:
+def saved(folder):
     return sorted(folder.glob("checkpoints/*/step-*"))
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def empty(path: Path) -> None:
+def empty(path):
     path.write_bytes(b"")
 
 
-def make_a_folder(path: Path) -> None:
+def make_a_folder(path):
     path.unlink()
     path.mkdir()
 
 
-def leave_half(path: Path) -> None:
+def leave_half(path):
     """What a kill while it is written leaves under another name."""
     path.rename(path.with_name(f".0.{path.name}"))
 
@@ -71,15 +67,8 @@ def leave_half(path: Path) -> None:
     ],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
-    damage: Callable[[Path], object],
-    which: list[int],
-    resumed_at: list[int],
-    ruin: Path,
-    tiny: RunConfig,
-    corpus: Corpus,
-    undisturbed: Trainer,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    damage, which, resumed_at, ruin, tiny, corpus, undisturbed, capsys
+):
     broken = [saved(ruin)[i] for i in which]
     for path in broken:
         damage(path)
@@ -97,8 +86,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 
 
 def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_are(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
-) -> None:
+    tiny, corpus, tmp_path, undisturbed
+):
     train(tiny, corpus, 0, tmp_path)
     assert [path.name[:15] for path in saved(tmp_path)] == ["step-0000000010", "step-0000000012"]
     again = train(tiny, corpus, 0, tmp_path)
@@ -106,7 +95,7 @@ def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_ar
     assert_same(again, undisturbed)
 
 
-def test_a_checkpoint_comes_back_as_it_was_saved_the_last_one_by_step(tmp_path: Path) -> None:
+def test_a_checkpoint_comes_back_as_it_was_saved_the_last_one_by_step(tmp_path):
     assert checkpoint.load(tmp_path / "none") is None
     for step in (9, 10**8, 10**8 - 1):
         numbers = [1.0, 1 / 3, float("inf"), float("nan")]
@@ -120,13 +109,11 @@ def test_a_checkpoint_comes_back_as_it_was_saved_the_last_one_by_step(tmp_path: 
     assert len([*tmp_path.iterdir()]) == 2
 
 
-def test_provenance_stands_before_the_first_step_and_is_never_changed(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corpus, tmp_path):
     written = []
     earlier = begun(tiny, corpus).model_copy(update={"started": "2026-01-01 00:00:00 UTC"})
 
-    def look(row: dict[str, float], _: object) -> None:
+    def look(row, _):
         written.append((tmp_path / "provenance.json").read_text())
         if row["step"] == 7:
             raise KilledError
@@ -140,9 +127,7 @@ def test_provenance_stands_before_the_first_step_and_is_never_changed(
     assert trained.provenance == earlier
 
 
-def test_the_provenance_of_another_run_is_refused(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_the_provenance_of_another_run_is_refused(tiny, corpus, tmp_path):
     other = begun(change(tiny, "training", learning_rate=2e-3), corpus)
     with pytest.raises(ValueError, match="of other parameters or another corpus"):
         training.train(tiny, corpus, other, tmp_path, lambda *_: None)
@@ -153,8 +138,8 @@ def test_the_provenance_of_another_run_is_refused(
     [{"micro_batch_size": 2}, {"evaluation_batch_size": 8, "activation_checkpointing": True}],
 )
 def test_training_continues_under_other_settings_of_the_machine_and_tells_its_stretches(
-    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, undisturbed: Trainer
-) -> None:
+    settings, ruin, tiny, corpus, undisturbed
+):
     trained = train(change(tiny, "machine", **settings), corpus, 0, ruin)
     assert trained.resumed_at == [10]
     assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 10), (10, 12)]
@@ -167,9 +152,7 @@ def test_training_continues_under_other_settings_of_the_machine_and_tells_its_st
     np.testing.assert_allclose(trained.trace["loss"], undisturbed.trace["loss"], rtol=1e-5)
 
 
-def test_a_run_that_stays_on_its_machine_has_one_stretch(
-    ruin: Path, tiny: RunConfig, corpus: Corpus
-) -> None:
+def test_a_run_that_stays_on_its_machine_has_one_stretch(ruin, tiny, corpus):
     trained = train(tiny, corpus, 0, ruin)
     assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 12)]
     finished = train(change(tiny, "machine", threads=2), corpus, 0, ruin)

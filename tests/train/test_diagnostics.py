@@ -4,7 +4,6 @@ import torch
 from torch.nn import functional as F
 
 from lib.config.schema import REINJECTION
-from lib.data.text import Corpus
 from lib.train.diagnostics import (
     PARAMETER_GROUPS,
     evenly_spaced_windows,
@@ -21,23 +20,16 @@ from tests.train.samples import gpt
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
 
 
-def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
-    windows = evenly_spaced_windows(corpus.dev, 4, 16)
-    assert windows.shape == (4, 17)
-    assert torch.equal(windows[0], corpus.dev[:17])
-    assert torch.equal(windows[-1], corpus.dev[-17:])
-
-
 @pytest.mark.parametrize(
     ("vectors", "expected"),
     [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],
 )
-def test_mean_cosine_of_hand_made_cases(vectors: list[list[float]], expected: float) -> None:
+def test_mean_cosine_of_hand_made_cases(vectors, expected):
     cosine = mean_cosine(torch.tensor(vectors, dtype=torch.float32)).item()
     assert cosine == pytest.approx(expected)
 
 
-def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
+def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
     windows = evenly_spaced_windows(corpus.dev, 4, 16)
     shot = snapshot(model, windows)
@@ -63,7 +55,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     assert not model.transformer.h[0]._forward_pre_hooks  # nothing stays behind
 
 
-def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> None:
+def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
     windows = corpus.dev[: 8 * 9].view(8, 9)
     one, other = windows[:5], windows[5:]
@@ -81,13 +73,13 @@ def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> N
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_every_parameter_belongs_to_a_group(corpus: Corpus) -> None:
+def test_every_parameter_belongs_to_a_group(corpus):
     fields = {"embedding_norm": "layernorm", "tied": False, "embedding_reinjected": True}
     model = gpt(corpus.vocab_size, **SMALL, **fields)
     assert {parameter_group(name) for name, _ in model.named_parameters()} == set(PARAMETER_GROUPS)
 
 
-def test_second_moments_are_means_over_groups(corpus: Corpus) -> None:
+def test_second_moments_are_means_over_groups(corpus):
     model = gpt(corpus.vocab_size, **SMALL)
     optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), betas=(0.9, 0.5))
     assert second_moments(model, optimizer) == {}

@@ -4,9 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -16,13 +14,12 @@ from torch import distributed as dist
 
 from lib.config.schema import RunConfig
 from lib.config.yaml import UserError
-from lib.data.text import Corpus
 from lib.train.model import weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, change
 from tests.train.samples import begun, train
 
-STEPS, KILLED_AFTER = 40, 12  # the last checkpoint before it is that of step 10
+STEPS, KILLED_AFTER = 16, 12  # the last checkpoint before it is that of step 10
 TWO = change(
     change(RunConfig.model_validate(TINY), "training", iterations=STEPS, gradient_clip=0.5),
     "machine",
@@ -31,10 +28,10 @@ TWO = change(
 )
 
 
-def in_forks(size: int, store: Path, work: Callable[[], object]) -> None:
+def in_forks(size, store, work):
     """Work in processes that need import nothing."""
 
-    def at(rank: int) -> None:
+    def at(rank):
         os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
         place = {"store": dist.FileStore(str(store), size), "rank": rank, "world_size": size}
         dist.init_process_group = partial(dist.init_process_group, **place)
@@ -49,11 +46,11 @@ def in_forks(size: int, store: Path, work: Callable[[], object]) -> None:
     assert [process.exitcode for process in started] == [0] * size
 
 
-def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int = 0) -> Trainer:
+def train_in_forks(config, corpus, folder, stop_at=0):
     """Train as several processes do; perhaps all end after a step. Read what they left."""
 
-    def work() -> None:
-        def report(row: dict[str, float], _: object) -> None:
+    def work():
+        def report(row, _):
             if row["step"] == stop_at:
                 os._exit(0)
 
@@ -64,9 +61,7 @@ def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int
     return Trainer(config, corpus, begun(config, corpus), folder)
 
 
-def test_two_processes_equal_one_to_float64s_rounding(
-    float64: None, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_two_processes_equal_one_to_float64s_rounding(float64, corpus, tmp_path):
     shared = train_in_forks(TWO, corpus, tmp_path / "shared")
     alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path / "alone")
     assert alone.model.transformer.wte.weight.dtype == torch.float64
@@ -81,11 +76,11 @@ def test_two_processes_equal_one_to_float64s_rounding(
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    killed: list[tuple[float, list[psutil.Process]]] = []
+    corpus, tmp_path
+):
+    killed = []
 
-    def kill_the_second(row: dict[str, float], _: object) -> None:
+    def kill_the_second(row, _):
         if row["step"] == KILLED_AFTER and not killed:
             workers = [p for p in psutil.Process().children(recursive=True) if rank_of(p)]
             killed.append((time.monotonic(), workers))
@@ -107,8 +102,8 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
 
 @pytest.mark.slow
 def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_stop(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+    corpus, tmp_path
+):
     """Of two numbers every order has the same sum; of three, in float32, it has not."""
     three = change(change(TWO, "training", batch_size=6, iterations=24), "machine", processes=3)
     whole = train_in_forks(three, corpus, tmp_path / "whole")
@@ -119,9 +114,7 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_s
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_that_two_processes_began_goes_on_with_one(
-    optimizer: str, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_run_that_two_processes_began_goes_on_with_one(optimizer, corpus, tmp_path):
     two = change(TWO, "training", optimizer=optimizer)
     train_in_forks(two, corpus, tmp_path / "moved", stop_at=KILLED_AFTER)
     alone = change(two, "machine", processes=1)
@@ -132,7 +125,7 @@ def test_a_run_that_two_processes_began_goes_on_with_one(
     np.testing.assert_allclose(moved.trace["loss"], whole.trace["loss"], rtol=1e-4)
 
 
-def rank_of(process: psutil.Process) -> str | None:
+def rank_of(process):
     """The rank of a training process; None for any other."""
     try:
         return process.environ().get("RANK")
@@ -141,7 +134,7 @@ def rank_of(process: psutil.Process) -> str | None:
 
 
 @pytest.mark.slow
-def test_processes_end_soon_after_whoever_started_them(corpus: Corpus, tmp_path: Path) -> None:
+def test_processes_end_soon_after_whoever_started_them(corpus, tmp_path):
     """Nobody reads the steps that they report."""
     long = change(TWO, "training", iterations=100_000)
     fork = os.fork()
@@ -157,6 +150,6 @@ def test_processes_end_soon_after_whoever_started_them(corpus: Corpus, tmp_path:
     assert workers_of(tmp_path) == []
 
 
-def workers_of(folder: Path) -> list[psutil.Process]:
+def workers_of(folder):
     processes = psutil.process_iter(["cmdline"])
     return [p for p in processes if str(folder) in (p.info["cmdline"] or [])]

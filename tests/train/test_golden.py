@@ -2,14 +2,9 @@
 measures and length of the weights, to what processors round differently. Two with the same vector
 instructions do not end at the same bits: that was tried, on two kinds of CPU with AVX-512."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
-from lib.config.schema import RunConfig
-from lib.data.text import Corpus
 from lib.train.evaluate import measure
 from tests.conftest import beginning, change
 from tests.train.samples import NANOCHAT, train
@@ -30,9 +25,7 @@ MEASURES = {
 }
 
 
-def test_a_tiny_run_ends_where_it_always_has(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_tiny_run_ends_where_it_always_has(tiny, corpus, tmp_path):
     config, text = change(tiny, "evaluation", items_per_task=0), beginning(corpus, 20_000)
     trained = train(config, text, 0, tmp_path)
     assert trained.batches == BATCHES
@@ -40,6 +33,10 @@ def test_a_tiny_run_ends_where_it_always_has(
     assert length == pytest.approx(WEIGHTS, rel=1e-6)
     measured = measure(trained, tmp_path).measures
     assert {name: measured[name] for name in MEASURES} == pytest.approx(MEASURES, rel=1e-5)
+
+
+CLIPPED = {"gradient_clip": 0.01, "embedding_learning_rate_ratio": 3.0}
+WARM = {"warmup_iterations": 3}
 
 
 @pytest.mark.parametrize(
@@ -53,30 +50,12 @@ def test_a_tiny_run_ends_where_it_always_has(
         ("model", NANOCHAT, 1.711039, 4.019519),
         ("model", NANOCHAT | {"embedding_reinjected": True}, 2.392707, 4.016334),
         ("model", {"dropout": 0.2, "branch_multiplier": 2.0}, 9.101193, 3.914056),
-        (
-            "training",
-            {"gradient_clip": 0.01, "embedding_learning_rate_ratio": 3.0},
-            9.155525,
-            3.683196,
-        ),
-        ("training", {"schedule": "warmup_cosine", "warmup_iterations": 3}, 9.085488, 3.986188),
-        (
-            "training",
-            {"schedule": "warmup_stable_decay", "warmup_iterations": 3},
-            9.098043,
-            3.952702,
-        ),
+        ("training", CLIPPED, 9.155525, 3.683196),
+        ("training", WARM | {"schedule": "warmup_cosine"}, 9.085488, 3.986188),
+        ("training", WARM | {"schedule": "warmup_stable_decay"}, 9.098043, 3.952702),
     ],
 )
-def test_so_does_every_variant(
-    section: str,
-    fields: dict[str, Any],
-    weights: float,
-    dev_loss: float,
-    tiny: RunConfig,
-    corpus: Corpus,
-    tmp_path: Path,
-) -> None:
+def test_so_does_every_variant(section, fields, weights, dev_loss, tiny, corpus, tmp_path):
     trained = train(change(tiny, section, **fields), corpus, 0, tmp_path)
     length = torch.nn.utils.get_total_norm(trained.model.parameters()).item()
     assert (length, trained.points[-1]["dev_loss"]) == pytest.approx((weights, dev_loss), rel=1e-5)

@@ -1,14 +1,11 @@
 """A step replayed as a CUDA graph makes the bits that a step launched by the host makes."""
 
-from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
 import torch
-from torch import Tensor
 
-from lib.config.schema import RunConfig
-from lib.data.text import Corpus
+from lib.config.schema import EmbeddingNorm, RunConfig
 from lib.train import machine
 from lib.train.machine import StepGraph, why_eager
 from lib.train.trainer import Trainer
@@ -16,16 +13,15 @@ from tests.train.samples import NANOCHAT, begun, train
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 STEPS = 60
-BASE: dict[str, Any] = {
+BASE = {
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "block_size": 16},
     "training": {"iterations": STEPS, "batch_size": 8, "warmup_iterations": 5},
     "evaluation": {"interval": 20, "items_per_task": 0},
     "machine": {"device": "cuda", "checkpoint_interval": 20},
 }
 COSINE = {"schedule": "warmup_cosine", "embedding_learning_rate_ratio": 35.0, "gradient_clip": 1.0}
-CASES: dict[str, dict[str, dict[str, Any]]] = {
-    **{f"{norm}": {"model": {"embedding_norm": norm}} for norm in ("none", "layernorm", "rmsnorm")},
-    **{f"{norm}": {"model": {"embedding_norm": norm}} for norm in ("center", "scale")},
+CASES = {
+    **{norm: {"model": {"embedding_norm": norm}} for norm in get_args(EmbeddingNorm)},
     "cosine, clip, ratio": {"training": COSINE},
     "untied": {"model": {"tied": False}, "training": COSINE},
     "modern": {"model": NANOCHAT, "training": COSINE},
@@ -39,7 +35,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def config_of(case: str, **machine_settings: Any) -> RunConfig:
+def config_of(case, **machine_settings):
     content = {section: dict(fields) for section, fields in BASE.items()}
     for section, fields in CASES[case].items():
         content[section] |= fields
@@ -47,7 +43,7 @@ def config_of(case: str, **machine_settings: Any) -> RunConfig:
     return RunConfig.model_validate(content)
 
 
-def end_of(run: Trainer) -> dict[str, Any]:
+def end_of(run):
     """All that two runs to the same bits share."""
     weights = {name: weight.cpu() for name, weight in run.model.state_dict().items()}
     columns = [name for name in run.trace if name != "seconds"]
@@ -55,7 +51,7 @@ def end_of(run: Trainer) -> dict[str, Any]:
     return {"weights": weights, "trace": trace, "step": run.step, "diverged": run.diverged_at}
 
 
-def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_equal(one, other):
     torch.testing.assert_close(one.pop("weights"), other.pop("weights"), rtol=0, atol=0)
     torch.testing.assert_close(one.pop("trace"), other.pop("trace"), rtol=0, atol=0, equal_nan=True)
     assert one == other
@@ -63,9 +59,7 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 @CUDA
 @pytest.mark.parametrize("case", CASES)
-def test_a_graph_makes_the_bits_of_the_eager_step(
-    case: str, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_graph_makes_the_bits_of_the_eager_step(case, corpus, tmp_path):
     graph, eager = (
         train(config_of(case, graph=setting), corpus, 0, tmp_path / str(setting))
         for setting in ("auto", False)
@@ -78,9 +72,7 @@ def test_a_graph_makes_the_bits_of_the_eager_step(
 
 @CUDA
 @pytest.mark.parametrize("first", ["auto", False])
-def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(
-    first: Any, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(first, corpus, tmp_path):
     whole = train(config_of("cosine, clip, ratio"), corpus, 0, tmp_path / "whole")
     config = config_of("cosine, clip, ratio", graph=first)
     begun_run = Trainer(config, corpus, begun(config, corpus), tmp_path / "parts")
@@ -98,29 +90,27 @@ def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(
 class MadeUp:
     """Stands for CUDA's streams and graphs: a replay makes the captured update once more."""
 
-    def __init__(self) -> None:
-        self.captured: list[StepGraph] = []
+    def __init__(self):
+        self.captured = []
 
-    def wait_stream(self, _: object) -> None: ...
+    def wait_stream(self, _): ...
 
-    def __enter__(self) -> None: ...
+    def __enter__(self): ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_): ...
 
-    def replay(self) -> None:
+    def replay(self):
         (step,) = self.captured
         step.notes.copy_(step.update(step.x, step.y))
 
 
-def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(monkeypatch):
     made_up = MadeUp()
     for name in ("Stream", "CUDAGraph", "current_stream", "stream", "graph"):
         monkeypatch.setattr(machine.torch.cuda, name, lambda *_, **__: made_up)
-    updates: list[float] = []
+    updates = []
 
-    def update(x: Tensor, y: Tensor) -> Tensor:
+    def update(x, y):
         updates.append(float(x.sum()))
         return x.sum() + 10 * y.sum()
 
@@ -143,7 +133,7 @@ def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(
         ({"training": {"optimizer": "muon"}}, "Muon"),
     ],
 )
-def test_what_no_graph_holds_is_named(fields: dict[str, Any], reason: str) -> None:
+def test_what_no_graph_holds_is_named(fields, reason):
     config = RunConfig.model_validate({"corpus": {"source": "synthetic"}} | fields)
     assert why_eager(config, 1) == reason
     assert "several processes" in why_eager(config, 2)

@@ -1,8 +1,7 @@
 """GPT-2 and nanochat as `transformers` builds them give our logits and gradients; a run that is a
 GPT-2 is exported as a folder that they load."""
 
-from pathlib import Path
-
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,15 +9,15 @@ from torch.nn import functional as F
 
 from lib.config.io import run_folder
 from lib.config.yaml import ConfigError, UserError
-from lib.data.text import Corpus
 from lib.train.checkpoint import read_finished
+from lib.train.evaluate import score
 from lib.train.hugging_face import config_json, export
-from lib.train.model import GPT, KVCache
+from lib.train.model import KVCache
 from tests.conftest import TINY
 from tests.train.samples import NANOCHAT, as_loaded, finished_study, make_model, nanochat
 
 
-def varied(corpus: Corpus, **fields: object) -> GPT:
+def varied(corpus, **fields):
     """A model whose biases, gains and output projection are no 0 and 1 either."""
     model, generator = make_model(corpus, **fields), torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -46,9 +45,7 @@ def varied(corpus: Corpus, **fields: object) -> GPT:
     ids=str,
 )
 @torch.no_grad()
-def test_logits_and_cache_are_those_of_the_gpt2_that_transformers_load(
-    fields: dict[str, object], corpus: Corpus, tmp_path: Path
-) -> None:
+def test_logits_and_cache_are_those_of_the_gpt2_that_transformers_load(fields, corpus, tmp_path):
     model, ids = varied(corpus, **fields), corpus.heldout[: 2 * 128].view(2, 128)
     peer = as_loaded(model, corpus.vocab_size, tmp_path).double()
     ours, theirs = model.double()(ids), peer(ids).logits
@@ -64,9 +61,7 @@ def test_logits_and_cache_are_those_of_the_gpt2_that_transformers_load(
 @pytest.mark.parametrize(
     "fields", [{}, {"tied": True, "logit_softcap": None}, {"n_head": 4, "mlp_ratio": 3}], ids=str
 )
-def test_nanochats_logits_gradients_and_cache_are_ours(
-    fields: dict[str, object], corpus: Corpus
-) -> None:
+def test_nanochats_logits_gradients_and_cache_are_ours(fields, corpus):
     model = varied(corpus, **NANOCHAT | fields)
     theirs = nanochat(model)
     ids, targets = (corpus.heldout[k : k + 200].view(2, 100) for k in (0, 1))
@@ -86,6 +81,18 @@ def test_nanochats_logits_gradients_and_cache_are_ours(
     torch.testing.assert_close(torch.cat(parts, 1), gradients[1][0], rtol=0, atol=1e-4)
 
 
+def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
+    model = varied(corpus, block_size=16)
+    peer = as_loaded(model, corpus.vocab_size, tmp_path)
+    text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
+    expected = []
+    for start in range(0, len(text) - 1, 16):
+        window = text[start : start + 17]
+        logits = peer(window[None, :-1]).logits[0]
+        expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
+    np.testing.assert_allclose(score(model, text, 2).columns["nll"], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -96,15 +103,13 @@ def test_nanochats_logits_gradients_and_cache_are_ours(
         ({"embedding_norm": "rmsnorm"}, "GPT-2 has no rmsnorm between"),
     ],
 )
-def test_what_is_no_gpt2_is_refused_with_the_reason(
-    fields: dict[str, object], reason: str, corpus: Corpus
-) -> None:
+def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
     with pytest.raises(UserError, match=reason):
         config_json(make_model(corpus, **fields).config, corpus.vocab_size, None)
 
 
 @pytest.mark.slow
-def test_an_exported_run_is_its_model_and_tokenizer(corpus: Corpus, tmp_path: Path) -> None:
+def test_an_exported_run_is_its_model_and_tokenizer(corpus, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with finished_study(tmp_path):
@@ -126,13 +131,13 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus: Corpus, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["small", "small/baseline", "small/baseline/x", "a/b/0/c"])
-def test_a_run_is_named_by_study_arm_and_seed(name: str, tmp_path: Path) -> None:
+def test_a_run_is_named_by_study_arm_and_seed(name, tmp_path):
     with pytest.raises(ConfigError, match="give STUDY/ARM/SEED"):
         export(name, tmp_path / "out")
 
 
 @pytest.mark.slow
-def test_a_diverged_run_has_no_model(tmp_path: Path) -> None:
+def test_a_diverged_run_has_no_model(tmp_path):
     wild = TINY["training"] | {"learning_rate": 1e30}
     with (
         finished_study(tmp_path, training=wild),

@@ -1,45 +1,41 @@
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from lm_eval.api.instance import Instance
 from sklearn.metrics import brier_score_loss
 
 from lib.config.schema import EmbeddingNorm
-from lib.data.suite import Suite, build_suite, prepare_suite
-from lib.data.text import Corpus, CorpusError
+from lib.data.suite import build_suite, prepare_suite
+from lib.data.text import CorpusError
 from lib.train.lm_eval import CharacterLM, evaluate_suite
-from lib.train.model import GPT, Transformer
+from lib.train.model import Transformer
 from tests.train.samples import NANOCHAT, direct, make_model
 
 
 @pytest.fixture(scope="module")
-def model(corpus: Corpus) -> GPT:
+def model(corpus):
     return make_model(corpus)
 
 
 @pytest.fixture(scope="module")
-def suite(corpus: Corpus) -> Suite:
+def suite(corpus):
     return build_suite(corpus, 60, 128)
 
 
 @pytest.fixture(scope="module")
-def folder(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(corpus, tmp_path_factory):
     return prepare_suite(corpus, 60, 128, tmp_path_factory.mktemp("harness"))[0]
 
 
-Result = tuple[pd.DataFrame, pd.DataFrame, int]
-
-
 @pytest.fixture(scope="module")
-def result(model: GPT, corpus: Corpus, folder: Path) -> Result:
+def result(model, corpus, folder):
     return evaluate_suite(model, corpus, folder)
 
 
-def request(context: str, continuation: str, number: int = 0) -> Instance:
+def request(context, continuation, number=0):
+    from lm_eval.api.instance import Instance  # seconds
+
     return Instance("loglikelihood", {}, (context, continuation), 0, ("task", number, 1))
 
 
@@ -66,13 +62,7 @@ MODELS = [
 
 @pytest.mark.parametrize("fields", MODELS, ids=str)
 @pytest.mark.parametrize(("batch_size", "logits_at_once"), [(1, 2**24), (4, 200), (64, 2**24)])
-def test_log_likelihoods_are_direct_sums(
-    fields: dict[str, object],
-    batch_size: int,
-    logits_at_once: int,
-    corpus: Corpus,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_log_likelihoods_are_direct_sums(fields, batch_size, logits_at_once, corpus, monkeypatch):
     """Of contexts of every length, some with one continuation and some with several, in any
     order; also where the logits are made a few rows at a time."""
     monkeypatch.setattr("lib.train.model.LOGITS_AT_ONCE", logits_at_once)
@@ -85,16 +75,16 @@ def test_log_likelihoods_are_direct_sums(
         assert greedy is expected[1]
 
 
-def test_batches_share_a_beginning_without_changing_a_value(model: GPT, corpus: Corpus) -> None:
+def test_batches_share_a_beginning_without_changing_a_value(model, corpus):
     shared = "First example, solved.\nSecond example, solved.\n"
     pairs = [
         (shared + text, choice) for text in ("What", "Who", "When is") for choice in (" a", " bc")
     ]
     requests = [request(*pair, number=i // 2) for i, pair in enumerate(pairs)]
-    read: list[int] = []
+    read = []
     embed = Transformer.embed
 
-    def counted(self: Transformer, ids: torch.Tensor, start: int = 0) -> torch.Tensor:
+    def counted(self, ids, start=0):
         read.append(ids.numel())
         return embed(self, ids, start)
 
@@ -106,7 +96,7 @@ def test_batches_share_a_beginning_without_changing_a_value(model: GPT, corpus: 
     assert sum(read) < len(shared) + len(requests) * len("When is bc") + 10
 
 
-def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus: Corpus) -> None:
+def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus):
     model = make_model(corpus, block_size=16)
     adapter = CharacterLM(model, corpus)
     context = "A context that is too long for it"
@@ -120,7 +110,7 @@ def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus: Corpus) -
     assert short == pytest.approx(direct(model, corpus, context[-14:], " no")[0], abs=1e-5)
 
 
-def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
+def test_errors_name_the_remedy(model, corpus):
     adapter = CharacterLM(model, corpus)
     with pytest.raises(CorpusError, match="'é' was unseen"):
         adapter.loglikelihood([request("caf", "é")])
@@ -130,7 +120,7 @@ def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
         adapter.loglikelihood([request("a", "b" * 129)])
 
 
-def test_every_question_is_asked_and_none_overflows(result: Result, suite: Suite) -> None:
+def test_every_question_is_asked_and_none_overflows(result, suite):
     table, items, overflows = result
     assert overflows == 0
     assert list(zip(table.task, table.shots, strict=True)) == [
@@ -144,9 +134,7 @@ def test_every_question_is_asked_and_none_overflows(result: Result, suite: Suite
         assert rows.correct.tolist() == (rows.choice == right).tolist()
 
 
-def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(
-    result: Result, suite: Suite, model: GPT, corpus: Corpus
-) -> None:
+def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(result, suite, model, corpus):
     task = next(task for task in suite.tasks if task.name == "last_word")
     before = "".join(f"{e.text}\n" for e in task.exemplars)
     log = np.array(
@@ -169,7 +157,7 @@ def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(
     )
 
 
-def test_a_model_without_preferences_is_at_chance(corpus: Corpus, folder: Path) -> None:
+def test_a_model_without_preferences_is_at_chance(corpus, folder):
     uniform = make_model(corpus)
     with torch.no_grad():
         uniform.transformer.wte.weight.zero_()  # tied: all characters are equally likely

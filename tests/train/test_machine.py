@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ CPU = "cpu"
 
 
 @pytest.fixture
-def loose_torch() -> Iterator[None]:
+def loose_torch():
     """PyTorch as it starts, whatever ran before; all that `prepare` sets is put back after."""
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -38,7 +37,7 @@ def loose_torch() -> Iterator[None]:
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
-def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts() -> None:
+def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts():
     keys = list(itertools.product(range(5), ("weights", "batches", "sample")))
     before = torch.get_rng_state()
     draws = {key: torch.rand(4, generator=random_stream(*key)) for key in keys}
@@ -51,13 +50,11 @@ def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts() -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_auto_is_the_first_device_that_can_do_arithmetic(
-    monkeypatch: pytest.MonkeyPatch, works: bool
-) -> None:
+def test_auto_is_the_first_device_that_can_do_arithmetic(monkeypatch, works):
     """A GPU that has memory may still lack kernels for its generation."""
     ones = torch.ones
 
-    def on(*size: int, device: str) -> torch.Tensor:
+    def on(*size, device):
         if device == "cuda" and not works:
             raise RuntimeError("no kernel image is available")
         return ones(*size)
@@ -71,9 +68,9 @@ def test_auto_is_the_first_device_that_can_do_arithmetic(
 
 
 def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_an_error(
-    loose_torch: None,
-) -> None:
-    def put() -> torch.Tensor:
+    loose_torch,
+):
+    def put():
         return torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
 
     put()
@@ -86,9 +83,7 @@ def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_
         put()
 
 
-def test_another_default_dtype_is_refused(
-    loose_torch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_default_dtype_is_refused(loose_torch, monkeypatch):
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
     with pytest.raises(ConfigError, match="torch's default dtype is not float32"):
         execution_environment(prepare(RunConfig(machine=MachineConfig(device="cpu"))))
@@ -109,15 +104,8 @@ def test_another_default_dtype_is_refused(
     ],
 )
 def test_auto_settles_what_the_device_can_take(
-    loose_torch: None,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    gpus: int,
-    batch_size: int,
-    block_size: int,
-    machine: dict[str, int],
-    settled: tuple[int, int, int],
-) -> None:
+    loose_torch, monkeypatch, device, gpus, batch_size, block_size, machine, settled
+):
     monkeypatch.setattr("lib.train.machine.choose_device", lambda _: device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     training, model = TrainingConfig(batch_size=batch_size), ModelConfig(block_size=block_size)
@@ -126,9 +114,7 @@ def test_auto_settles_what_the_device_can_take(
 
 
 @pytest.mark.parametrize(("device", "devices"), [("cpu", 3), ("cuda", 2)])
-def test_more_processes_than_devices_are_refused(
-    monkeypatch: pytest.MonkeyPatch, device: str, devices: int
-) -> None:
+def test_more_processes_than_devices_are_refused(monkeypatch, device, devices):
     monkeypatch.setattr("lib.train.machine.cores", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1, "processes": 1}
@@ -139,10 +125,8 @@ def test_more_processes_than_devices_are_refused(
         require_devices(machine.model_copy(update={"processes": 4}))
 
 
-def test_compiling_without_a_compiler_is_refused(
-    loose_torch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cannot(_: object) -> None:
+def test_compiling_without_a_compiler_is_refused(loose_torch, monkeypatch):
+    def cannot(_):
         raise OSError
 
     monkeypatch.setattr("torch.compile", cannot)

@@ -1,50 +1,57 @@
+import math
 from copy import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib.config.io import read_json, run_folder
+from lib.config.metrics import MEASURES
 from lib.config.schema import RunConfig
+from lib.config.study import Study
 from lib.data.suite import INSTALL
-from lib.data.text import Corpus
-from lib.train.evaluate import Measurement, measure, score
-from lib.train.trainer import Trainer
+from lib.data.text import load_corpus
+from lib.results import measures_of, read_raw
+from lib.train.evaluate import measure, score, write_result
 from tests.conftest import TINY, beginning, change
 from tests.train.samples import finished_study, train
 
+SLOW = pytest.mark.slow
 
-@pytest.fixture(scope="module")
-def config() -> RunConfig:
-    wider = change(RunConfig.model_validate(TINY), "model", block_size=48)  # some tasks fit in it
+
+@pytest.fixture(scope="module", params=["characters", pytest.param("bpe-512", marks=SLOW)])
+def config(request):
+    content = TINY | {"corpus": TINY["corpus"] | {"tokenizer": request.param}}
+    wider = change(RunConfig.model_validate(content), "model", block_size=48)  # tasks fit in it
     return change(wider, "evaluation", items_per_task=50)
 
 
 @pytest.fixture(scope="module")
-def corpus(corpus: Corpus) -> Corpus:
-    return beginning(corpus)
+def corpus(config, tmp_path_factory):
+    kept = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.tokens.output_root", lambda: kept)
+        whole = load_corpus(config.corpus)
+    return beginning(whole, 4_000 if config.corpus.tokenizer == "characters" else 16_000)
 
 
 @pytest.fixture(scope="module")
-def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+def trained(config, corpus, tmp_path_factory):
     return train(config, corpus, 0, tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture(scope="module")
-def measured(trained: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Measurement:
+def measured(trained, tmp_path_factory):
     return measure(trained, tmp_path_factory.mktemp("suites"))
 
 
-def asked(run: Trainer, config: RunConfig) -> Trainer:
+def asked(run, config):
     """The same run under other parameters."""
     other = copy(run)
     other.config = config
     return other
 
 
-def test_everything_is_measured_and_timed(
-    config: RunConfig, corpus: Corpus, trained: Trainer, measured: Measurement
-) -> None:
+def test_everything_is_measured_and_timed(config, corpus, trained, measured):
     scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
     of = scores.columns
     whole = of["nll"]
@@ -68,7 +75,30 @@ def test_everything_is_measured_and_timed(
     assert measured.notes == []
 
 
-def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Path) -> None:
+def test_a_study_ends_in_a_result_with_every_measure(
+    config, corpus, trained, measured, tmp_path, monkeypatch
+):
+    """Each follows from the raw tables; bits count all characters but those of the first token."""
+    monkeypatch.setattr("lib.train.evaluate.run_folder", lambda *_: tmp_path)
+    study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [0]})
+    result = write_result(study, study.arm("baseline"), trained, measured)
+    expected = {name for name in MEASURES if "per_second" not in name}
+    # Of several runs, and of a device whose peak is known.
+    expected -= {"unstable", "plateau", "harmful", "model_flop_utilisation"}
+    assert expected <= {*result.measures, *result.throughput}
+    del result.measures["macro_accuracy_few_shot"]  # in characters its prompts do not fit
+    assert all(math.isfinite(value) for value in result.measures.values())
+    assert result.provenance["trained"]["tokenizer_sha256"] == corpus.tokenizer.sha256
+    for name, value in measures_of(read_raw(tmp_path)).items():
+        if name != "macro_accuracy_few_shot":
+            assert result.measures[name] == pytest.approx(value, rel=1e-12)
+    assert result.references["uniform_loss"] == pytest.approx(math.log(corpus.vocab_size))
+    characters = len(corpus.decode(corpus.heldout[1:]))
+    bits = result.measures["loss"] * (len(corpus.heldout) - 1) / math.log(2) / characters
+    assert result.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
+
+
+def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path):
     with finished_study(tmp_path, training=TINY["training"] | {"learning_rate": 1e30}) as study:
         (arm,) = study.arms()
         result = read_json(run_folder(study.name, arm.id, 0) / "result.json")
@@ -78,9 +108,7 @@ def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Pa
     assert training.iterations > 2
 
 
-def test_a_study_may_leave_the_suite_out(
-    config: RunConfig, trained: Trainer, tmp_path: Path
-) -> None:
+def test_a_study_may_leave_the_suite_out(config, trained, tmp_path):
     without = change(config, "evaluation", items_per_task=0)
     measured = measure(asked(trained, without), tmp_path / "suite")
     assert measured.suite_hash is None
@@ -90,8 +118,8 @@ def test_a_study_may_leave_the_suite_out(
 
 
 def test_without_the_harness_suite_and_stock_tasks_are_left_out_and_it_says_so(
-    config: RunConfig, trained: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    config, trained, tmp_path, monkeypatch
+):
     monkeypatch.setattr("lib.train.evaluate.has_harness", lambda: False)
     stock = change(change(config, "corpus", tokenizer="bytes"), "evaluation", tasks=["piqa"])
     measured = measure(asked(trained, stock), tmp_path / "suite")

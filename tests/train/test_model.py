@@ -6,14 +6,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.train import model as models
 from lib.train.machine import random_stream
-from lib.train.model import GPT, KVCache, count_parameters, flops_per_token, optimizer_groups
+from lib.train.model import KVCache, count_parameters, flops_per_token, optimizer_groups
 from tests.train.samples import gpt
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
 SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12}
 
 
-def ids(length: int, batch: int = 2) -> torch.Tensor:
+def ids(length, batch=2):
     return torch.randint(65, (batch, length), generator=random_stream(1, "ids"))
 
 
@@ -29,12 +29,12 @@ def ids(length: int, batch: int = 2) -> torch.Tensor:
         ({"embedding_norm": "none", "mlp_ratio": 1}, 821_632),
     ],
 )
-def test_parameter_counts_of_the_protocol(fields: dict[str, object], expected: int) -> None:
+def test_parameter_counts_of_the_protocol(fields, expected):
     assert count_parameters(gpt(**fields)) == expected
 
 
 @pytest.mark.parametrize(("tied", "looked_up"), [(True, 12 * 16), (False, (12 + 65) * 16)])
-def test_operations_are_those_that_torch_counts(tied: bool, looked_up: int) -> None:
+def test_operations_are_those_that_torch_counts(tied, looked_up):
     """Torch counts matrix products; the formula also biases, gains and attention."""
     model = gpt(tied=tied, **SMALL)
     found = flops_per_token(model.config, 65, count_parameters(model))
@@ -46,7 +46,7 @@ def test_operations_are_those_that_torch_counts(tied: bool, looked_up: int) -> N
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_input_of_block_1_is_what_the_protocol_says(kind: str) -> None:
+def test_input_of_block_1_is_what_the_protocol_says(kind):
     model, x = gpt(embedding_norm=kind, embedding_std=0.5, **SMALL), ids(12)
     summed = model.transformer.wte(x) + model.transformer.wpe(torch.arange(12))
     mean = summed.mean(-1, keepdim=True)
@@ -62,7 +62,7 @@ def test_input_of_block_1_is_what_the_protocol_says(kind: str) -> None:
     torch.testing.assert_close(model.transformer.embed(x), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_grad_shrink_passes_a_tenth_of_the_gradient_and_the_whole_value() -> None:
+def test_grad_shrink_passes_a_tenth_of_the_gradient_and_the_whole_value():
     kinds = ("none", "grad_shrink")
     plain, shrunk = (gpt(embedding_norm=kind, **SMALL).double() for kind in kinds)
     x = ids(12)
@@ -75,7 +75,7 @@ def test_grad_shrink_passes_a_tenth_of_the_gradient_and_the_whole_value() -> Non
 
 
 @pytest.mark.parametrize("kind", VARIANTS[1:])
-def test_arms_of_a_seed_start_from_bit_identical_weights_outside_the_norm(kind: str) -> None:
+def test_arms_of_a_seed_start_from_bit_identical_weights_outside_the_norm(kind):
     baseline = gpt(**SMALL).state_dict()
     arm = gpt(embedding_norm=kind, **SMALL).state_dict()
     for name, tensor in baseline.items():
@@ -86,7 +86,7 @@ def test_arms_of_a_seed_start_from_bit_identical_weights_outside_the_norm(kind: 
 @pytest.mark.parametrize("on", ["sum", "token"])
 @pytest.mark.parametrize("kind", VARIANTS)
 @torch.no_grad()
-def test_reinjection_is_nanochats_and_touches_nothing_else(kind: str, on: str) -> None:
+def test_reinjection_is_nanochats_and_touches_nothing_else(kind, on):
     """Blocks are given the stream and what block 1 is given, in multiples that 0 and 1 undo."""
     fields = SMALL | {"embedding_norm": kind, "embedding_norm_on": on, "embedding_std": 0.5}
     plain, model = (gpt(**fields, embedding_reinjected=r).double() for r in (False, True))
@@ -108,7 +108,7 @@ def test_reinjection_is_nanochats_and_touches_nothing_else(kind: str, on: str) -
     assert model(ids(12)).equal(plain(ids(12)))
 
 
-def test_initialisation_is_gpt2s() -> None:
+def test_initialisation_is_gpt2s():
     model = gpt(embedding_std=0.3)
     expected_std = {"wte.weight": 0.3, "c_proj.weight": 0.02 / math.sqrt(2 * 8)}
     for name, parameter in model.named_parameters():
@@ -123,7 +123,7 @@ def test_initialisation_is_gpt2s() -> None:
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_weight_decay_groups_are_disjoint_and_exhaustive(kind: str) -> None:
+def test_weight_decay_groups_are_disjoint_and_exhaustive(kind):
     model = gpt(embedding_norm=kind, **SMALL)
     decayed, undecayed = (
         {id(p) for p in group["params"]} for group in optimizer_groups(model, 0.1)
@@ -136,7 +136,7 @@ def test_weight_decay_groups_are_disjoint_and_exhaustive(kind: str) -> None:
     assert [g["weight_decay"] for g in optimizer_groups(model, 0.1)] == [0.1, 0.0]
 
 
-def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:
+def test_a_text_longer_than_the_context_is_an_error_that_says_so():
     model, cache = gpt(**SMALL), KVCache()
     model(ids(12), cache)
     for length, read in ((13, None), (1, cache)):
@@ -144,7 +144,7 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:
             model(ids(length), read)
 
 
-def uncached(model: GPT, text: torch.Tensor, n: int, generator: torch.Generator) -> torch.Tensor:
+def uncached(model, text, n, generator):
     """Sample with a whole forward pass over the last `block_size` characters for each new one."""
     for _ in range(n):
         logits = model(text[:, -model.config.block_size :])[:, -1]
@@ -154,7 +154,7 @@ def uncached(model: GPT, text: torch.Tensor, n: int, generator: torch.Generator)
 
 
 @pytest.mark.parametrize(("n", "prompt"), [(1, 3), (9, 3), (10, 3), (40, 3), (10, 30)])
-def test_cached_generation_is_uncached_generation(n: int, prompt: int) -> None:
+def test_cached_generation_is_uncached_generation(n, prompt):
     """The context is full after 9 characters."""
     model, start = gpt(embedding_std=0.5, **SMALL).double(), ids(prompt, batch=4)
     with torch.no_grad():
@@ -163,11 +163,11 @@ def test_cached_generation_is_uncached_generation(n: int, prompt: int) -> None:
     assert torch.equal(model.generate(start, n, random_stream(0, "sample")), expected)
 
 
-def test_a_low_temperature_takes_the_likeliest_character_and_a_high_one_any() -> None:
+def test_a_low_temperature_takes_the_likeliest_character_and_a_high_one_any():
     model, start = gpt(embedding_std=0.5, **SMALL), ids(3, batch=64)
     likeliest = model(start)[:, -1].argmax(-1)
 
-    def share(temperature: float) -> float:
+    def share(temperature):
         written = model.generate(start, 1, random_stream(0, "sample"), temperature)[:, -1]
         return float((written == likeliest).float().mean())
 

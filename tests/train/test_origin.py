@@ -8,20 +8,16 @@ import pytest
 import torch
 
 from lib.config.code import measure_key, train_key
-from lib.config.schema import Machine, RunConfig
 from lib.config.study import Study
-from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.train.trainer import begin
 from tests.conftest import TINY, change
 from tests.train.samples import begun
 
 PACKAGES = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
-SETTINGS = {"threads": 3, "micro_batch_size": 4, "evaluation_batch_size": 16, "processes": 1}
-MACHINE = Machine.model_validate({"device": "cpu"} | SETTINGS)
 
 
-def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus: Corpus) -> None:
+def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus):
     study = Study.model_validate(TINY | {"name": "tiny", "seeds": [3]})
     arm = study.arm("baseline")
     made = begin(study, arm, 3, corpus)
@@ -45,17 +41,17 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     ("section", "fields", "same"),
     [
         ("model", {"n_layer": 1}, False),
-        ("model", {"embedding_norm": "center"}, False),
         ("training", {"learning_rate": 2e-3}, False),
-        ("training", {"precision": "bf16"}, False),
         ("corpus", {"fraction": 0.5}, False),
+        ("corpus", {"source": "the same text elsewhere"}, True),
         ("evaluation", {"interval": 3}, False),
         ("evaluation", {"dev_windows": 3}, False),
-        ("machine", {"threads": 2}, True),
+        *(("machine", {name: 2}, True) for name in ("threads", "micro_batch_size")),
         ("evaluation", {"items_per_task": 50}, True),
         (None, {"seed": 1}, False),
         (None, {"plan": "a" * 64}, False),
         (None, {"corpus_sha256": "b" * 64}, False),
+        (None, {"tokenizer_sha256": "b" * 64}, False),
         (None, {"training_digest": "c" * 64}, False),
         (None, {"measuring_digest": "d" * 64}, True),
         (None, {"commit": "e" * 40}, True),
@@ -65,8 +61,8 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     ],
 )
 def test_the_identity_covers_what_decides_the_weights_and_the_curve(
-    section: str | None, fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
-) -> None:
+    section, fields, same, tiny, corpus
+):
     """Of the parameters, and of a provenance itself."""
     made, threads = begun(tiny, corpus), torch.get_num_threads()
     if section:

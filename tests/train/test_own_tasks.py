@@ -1,54 +1,30 @@
-"""A task of one's own, with the schema of sciq, from a local file: each answer is checked by a
-forward pass of its own."""
+"""A task of one's own, from a local file: each answer is checked by a forward pass of its own."""
 
-import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib.config.io import run_folder
-from lib.config.study import Study
 from lib.results import read_raw
 from lib.train import lm_eval as harness
 from lib.train.checkpoint import read_finished
-from tests.train.samples import direct, finished_study
+from tests.train.samples import direct, finished_study, own_task
 
 pytestmark = pytest.mark.slow
 WORDS = ["ocean", "metal", "birds", "water", "light", "cells", "three", "stone", "rains", "seven"]
-CHOICES = ("distractor1", "distractor2", "distractor3", "correct_answer")
-QUESTIONS = [
-    dict(zip(CHOICES, (WORDS[(n + k * k) % len(WORDS)] for k in range(4)), strict=True))
-    | {"question": f"What is {n}?", "support": f"Number {n}."}
+QUESTIONS = {
+    f"Number {n}.\nQuestion: What is {n}?\nAnswer:": [WORDS[(n + k * k) % 10] for k in range(4)]
     for n in range(12)
-]
-TASK = """\
-task: own_sciq
-dataset_path: json
-dataset_kwargs: {data_files: {test: items.jsonl}}
-output_type: multiple_choice
-test_split: test
-doc_to_text: "{{support}}\\nQuestion: {{question}}\\nAnswer:"
-doc_to_target: 3
-doc_to_choice: "{{[distractor1, distractor2, distractor3, correct_answer]}}"
-metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
-"""
-ASKED = {"tasks": ["own_sciq"], "include_path": "tasks/own"}
+}
+ASKED = {"tasks": ["own"], "include_path": "tasks/own"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A repository with the task two folders below its top and its data beside it, in which the
-    harness's own are not indexed, for speed."""
+def root(tmp_path_factory):
+    """A repository with the task two folders below its top and its data beside it."""
     root = tmp_path_factory.mktemp("root")
-    folder = root / "tasks/own/science"
-    folder.mkdir(parents=True)
-    (folder / "sciq.yaml").write_text(TASK, "utf-8")
-    lines = [json.dumps(question) for question in QUESTIONS]
-    (folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
-    manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
+    manager = own_task(root / "tasks/own", "science", QUESTIONS, "mean")
     with pytest.MonkeyPatch.context() as patch:
         for module in ("lib.results", "lib.config.code"):
             patch.setattr(f"{module}.tasks_hash", lambda _: "a" * 64)
@@ -61,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def study(root: Path) -> Iterator[Study]:
+def study(root):
     """Two tiny models that were asked it."""
     content = {
         "corpus": {"source": "synthetic", "fraction": 0.02, "tokenizer": "bytes"},
@@ -74,7 +50,7 @@ def study(root: Path) -> Iterator[Study]:
         yield study
 
 
-def test_an_edited_data_file_is_read_anew_whatever_its_time(study: Study, root: Path) -> None:
+def test_an_edited_data_file_is_read_anew_whatever_its_time(study, root):
     file = root / "tasks/own/science/items.jsonl"
     _, corpus, model = read_finished(study.name, "none", 0)
     time, text = file.stat().st_mtime, file.read_text("utf-8")
@@ -84,26 +60,19 @@ def test_an_edited_data_file_is_read_anew_whatever_its_time(study: Study, root: 
         assert len(harness.evaluate_tasks(model, corpus, study.evaluation, 8)[1]) == n
 
 
-def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:
-    """The likeliest answer to each question, by a forward pass for each."""
-    (_, corpus, model), found = read_finished(study.name, arm, seed), []
-    for question in QUESTIONS:
-        text = f"{question['support']}\nQuestion: {question['question']}\nAnswer:"
-        answers = [f" {question[name]}" for name in CHOICES]
-        found.append(int(np.argmax([direct(model, corpus, text, a)[0] for a in answers])))
-    return found
-
-
-def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Study) -> None:
+def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study):
+    """By a forward pass for each choice."""
     for arm in study.arms():
-        for seed in study.seeds:
-            folder = run_folder(study.name, arm.id, seed)
-            items, choices = read_raw(folder)["stock_items"], choices_by_hand(study, arm.id, seed)
-            assert items["item"].tolist() == list(range(len(QUESTIONS)))
-            assert items["choice"].tolist() == choices
-            assert items["correct"].tolist() == [choice == 3 for choice in choices]
-            result, *_ = read_finished(study.name, arm.id, seed)
-            accuracy = np.mean([choice == 3 for choice in choices])
-            assert result.measures["own_sciq.acc"] == pytest.approx(accuracy)
-            assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
-            assert result.files["stock_items.parquet"]
+        result, corpus, model = read_finished(study.name, arm.id, 0)
+        choices = []
+        for text, given in QUESTIONS.items():
+            likelihoods = [direct(model, corpus, text, f" {choice}")[0] for choice in given]
+            choices.append(int(np.argmax(likelihoods)))
+        items = read_raw(run_folder(study.name, arm.id, 0))["stock_items"]
+        assert items["item"].tolist() == list(range(len(QUESTIONS)))
+        assert items["choice"].tolist() == choices
+        assert items["correct"].tolist() == [choice == 0 for choice in choices]
+        accuracy = np.mean([choice == 0 for choice in choices])
+        assert result.measures["own.acc"] == pytest.approx(accuracy)
+        assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
+        assert result.files["stock_items.parquet"]

@@ -4,18 +4,13 @@ On a GPU of today the study's model is bound by both; neither needs one to be co
 """
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lib.config.schema import RunConfig
 from lib.config.study import load_study
-from lib.data.text import Corpus
 from lib.train.trainer import Trainer
 from tests.conftest import change
 from tests.train.samples import begun
@@ -28,35 +23,31 @@ MOST = 290
 class Counted(TorchDispatchMode):
     """Count operations by name; `_local_scalar_dense` is what every read by the host becomes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.by_name: Counter[str] = Counter()
+        self.by_name = Counter()
 
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.by_name[function.overloadpacket.__name__] += 1
         return function(*args, **(kwargs or {}))
 
     @property
-    def launched(self) -> int:
+    def launched(self):
         named = {n: c for n, c in self.by_name.items() if not n.startswith("_record_function")}
         return sum(count for name, count in named.items() if name not in VIEWS)
 
 
-def counted(step: Callable[[], object]) -> Counted:
+def counted(step):
     with Counted() as result:
         step()
     return result
 
 
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_step_sends_few_operations_and_waits_for_none(
-    clip: float | None, corpus: Corpus, tmp_path: Path
-) -> None:
-    """The model of `final`, a whole batch at once, as on a GPU."""
-    config = change(load_study("final").arm("none").config, "machine", micro_batch_size=16)
-    config = change(config, "training", gradient_clip=clip)
+def test_a_step_sends_few_operations_and_waits_for_none(clip, corpus, tmp_path):
+    """The model of `final`, a whole batch at once, as on a GPU; its size is no matter."""
+    config = change(load_study("final").arm("none").config, "machine", micro_batch_size=1)
+    config = change(config, "training", batch_size=1, gradient_clip=clip)
     run = Trainer(config, corpus, begun(config, corpus), tmp_path)
     run.training_step()  # which makes AdamW's state
     of_step = counted(run.training_step)
@@ -67,9 +58,8 @@ def test_a_step_sends_few_operations_and_waits_for_none(
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("wrong", [3, 10, 11])
 def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
-    wrong: int, optimizer: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    wrong, optimizer, tiny, corpus, tmp_path, monkeypatch
+):
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
     config = change(tiny, "training", iterations=24, optimizer=optimizer)
@@ -82,7 +72,7 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
     sound.training_step()
     cross_entropy, calls = F.cross_entropy, 0
 
-    def infinite_once(*given: Any) -> torch.Tensor:
+    def infinite_once(*given):
         nonlocal calls
         calls += 1
         loss = cross_entropy(*given)

@@ -1,31 +1,26 @@
 """The harness's own tasks, on small data of their schema, asked of our model and of its twin in
 Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same answers."""
 
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import datasets
 import lm_eval
 import numpy as np
-import pandas as pd
 import pytest
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from lib.config.io import ROOT
 from lib.config.schema import CorpusConfig, EvaluationConfig
 from lib.config.yaml import ConfigError
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import load_corpus
 from lib.train import lm_eval as harness
 from lib.train.lm_eval import TokenLM, evaluate_tasks, require_tasks
-from lib.train.model import GPT
+from tests.conftest import refused
 from tests.train.samples import as_loaded, make_model
 
 pytestmark = pytest.mark.slow
@@ -35,7 +30,7 @@ TEXTS = [
     "A question has an answer; an answer has a reason, and the reason 7 words.",
     "Heat the water. Then add the leaves, wait 3 minutes, and pour.",
 ]
-DATA: dict[str, list[dict[str, Any]]] = {
+DATA = {
     "EleutherAI/lambada_openai": [{"text": text} for text in TEXTS],
     "Rowan/hellaswag": [
         {
@@ -77,7 +72,7 @@ TASKS = ["lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge"]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory):
     """Documents, in byte pairs."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "texts").mkdir()
@@ -89,12 +84,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def model(corpus: Corpus) -> GPT:
+def model(corpus):
     return make_model(corpus, block_size=384)
 
 
 @pytest.fixture(scope="module")
-def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> LM:
+def peer(model, corpus, tmp_path_factory):
     """The harness's own adapter around Hugging Face's own model, read from a folder."""
     from transformers import PreTrainedTokenizerFast
 
@@ -118,7 +113,7 @@ def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
+def tasks(tmp_path_factory):
     """The harness's own definitions, their data from here, and a group of two of them."""
     own = Path(lm_eval.__file__).parent / "tasks"
     group = tmp_path_factory.mktemp("group")
@@ -134,7 +129,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
     folders = [str(own / name) for name in names] + [str(group)]
     manager = TaskManager(include_path=folders, include_defaults=False)
 
-    def local(path: str, name: str | None = None, **_: object) -> datasets.DatasetDict:
+    def local(path, name=None, **_):
         rows = datasets.Dataset.from_list(DATA[path])
         return datasets.DatasetDict({part: rows for part in ("train", "validation", "test")})
 
@@ -145,12 +140,12 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
         yield manager
 
 
-def table_of(model: GPT, corpus: Corpus, names: list[str], shots: list[int]) -> pd.DataFrame:
+def table_of(model, corpus, names, shots):
     """The table of a model's results."""
     return evaluate_tasks(model, corpus, EvaluationConfig(tasks=names, shots=shots), 8)[0]
 
 
-def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[str, Any]:
+def asked(lm, manager, names, shots):
     loaded = manager.load(names)
     for task in loaded["tasks"].values():
         task.set_config("num_fewshot", shots)
@@ -160,8 +155,8 @@ def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[st
 
 @pytest.mark.parametrize("shots", [0, 2])
 def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
-    shots: int, model: GPT, corpus: Corpus, peer: LM, tasks: TaskManager
-) -> None:
+    shots, model, corpus, peer, tasks
+):
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
     assert not adapter.overflows
@@ -185,9 +180,7 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
         assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
 
 
-def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(
-    model: GPT, corpus: Corpus, peer: LM
-) -> None:
+def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(model, corpus, peer):
     choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
     joined = [("The quick bro", "wn fox and the dog"), ("an answ", "er has"), ("wat", "er. Then")]
     contexts = ["A question, and white space: ", TEXTS[1] * 10, TEXTS[2] * 30]
@@ -203,7 +196,7 @@ def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(
     assert adapter.overflows == {("task", 1), ("task", 2)}
 
 
-def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus: Corpus) -> None:
+def test_a_result_names_groups_shots_versions_and_the_harness(model, corpus):
     table = table_of(model, corpus, ["pair"], [0, 1])
     rows = table.set_index(["task", "metric"])
     piqa, arc = rows.loc[("piqa", "acc")], rows.loc[("arc_easy", "acc")]
@@ -231,17 +224,13 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus
         ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
     ],
 )
-def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(
-    task: str, measure: str, message: str
-) -> None:
+def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(task, measure, message):
     require_tasks(EvaluationConfig(tasks=["pair"], shots=[0, 1]), ["piqa.acc@1", "arc_easy.acc@0"])
-    with pytest.raises(ConfigError) as error:
-        require_tasks(EvaluationConfig(tasks=[task], shots=[0, 1]), [measure] if measure else [])
-    assert str(error.value).startswith(message)
-    assert "\n" not in str(error.value)
+    asked = EvaluationConfig(tasks=[task], shots=[0, 1])
+    assert refused(require_tasks, asked, [measure] if measure else []).startswith(message)
 
 
-def test_a_task_without_a_share_of_right_choices_has_no_answers(model: GPT, corpus: Corpus) -> None:
+def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
     table, answers = evaluate_tasks(model, corpus, EvaluationConfig(tasks=["unjudged", "piqa"]), 8)
     assert {"unjudged", "piqa"} == {*table["task"]}
     assert {*answers["task"]} == {"piqa"}
@@ -253,29 +242,21 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model: GPT, corp
     ("task", "shots", "block_size", "said"),
     [
         ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54, model.block_size"),
-        (
-            "joined",
-            0,
-            64,
-            "a continuation has 0 tokens; it must have 1 to 384, model.block_size: it",
-        ),
+        ("joined", 0, 64, "a continuation has 0 tokens; it must have 1 to 384, model.block_size"),
         ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
     ],
 )
 def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
-    task: str, shots: int, block_size: int, said: str, corpus: Corpus
-) -> None:
+    task, shots, block_size, said, corpus
+):
     config = EvaluationConfig(tasks=[task], shots=[0, shots] if shots else [0])
     arms = [TokenLM(make_model(corpus, block_size=n), corpus) for n in (384, block_size)]
-    with pytest.raises(ConfigError, match=re.escape(said)) as error:
-        require_tasks(config, adapters=arms)
-    assert str(error.value).startswith(f"evaluation.tasks: {task}, {shots}-shot: ")
-    assert "\n" not in str(error.value)
+    found = refused(require_tasks, config, adapters=arms)
+    assert found.startswith(f"evaluation.tasks: {task}, {shots}-shot: ")
+    assert said in found
 
 
-def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(
-    model: GPT, corpus: Corpus
-) -> None:
+def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(model, corpus):
     config = EvaluationConfig(tasks=["arc_easy"], shots=[0, 2])
     small = make_model(corpus, block_size=40)
     lines = require_tasks(config, adapters=[TokenLM(m, corpus) for m in (small, model)])
@@ -285,10 +266,8 @@ def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(
     assert lines == [f"evaluation.tasks: arc_easy, 2-shot: {said}"]
 
 
-def test_without_a_network_the_data_is_asked_for_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def offline(*_: object, **__: object) -> None:
+def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
+    def offline(*_, **__):
         raise ConnectionError("Couldn't reach\nthe Hub")
 
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
@@ -296,7 +275,7 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(
         require_tasks(EvaluationConfig(tasks=["piqa"]))
 
 
-def test_studies_without_stock_tasks_do_not_load_them() -> None:
+def test_studies_without_stock_tasks_do_not_load_them():
     code = (
         "import sys, lib.train.evaluate, lib.sweep.check\n"
         "sys.exit('lib.train.lm_eval' in sys.modules)"
