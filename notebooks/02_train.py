@@ -76,10 +76,10 @@ if trained.diverged_at:
 
 # %%
 from lib.train.evaluate import measure, write_result
-from lib.config.io import relative, study_folder
+from lib.config.io import relative
 from lib.results import history
 
-measured = measure(trained, study_folder(design.name) / "suite")
+measured = measure(trained)
 print("\n".join(measured.notes) or "everything was measured")
 
 # %% [markdown]

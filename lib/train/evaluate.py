@@ -5,6 +5,7 @@ they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness a
 """
 
 import math
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -329,8 +330,8 @@ class Measurement:
         self.seconds[part] = time.perf_counter() - start
 
 
-def measure(run: Trainer, suites: Path) -> Measurement:
-    """Measure a trained run on held-out text. The task suite is found, or made, under `suites`.
+def measure(run: Trainer) -> Measurement:
+    """Measure a trained run on held-out text.
 
     Of a diverged run only the training throughput is measured: its weights give no probabilities.
     Raises UserError for a run that was interrupted.
@@ -361,7 +362,7 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     model, block_size = run.model, config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        tempering = Tempering(corpus.dev_length - 1)
+        tempering = Tempering(len(corpus.dev) - 1)
         scores = score(model, corpus.heldout, batch_size, tempering)
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
@@ -381,12 +382,12 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
-    ask_tasks(result, run, suites)
+    ask_tasks(result, run)
     result.measures |= results.measures_of(result.raw) | calibration
     return result
 
 
-def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
+def ask_tasks(result: Measurement, run: Trainer) -> None:
     """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
     evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
     n_items = evaluation.items_per_task
@@ -399,9 +400,9 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
     if any(wanted.values()):
         from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
     if wanted["task suite"]:
-        with result.timed("suite"):
-            block_size = run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, n_items, block_size, suites)
+        with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
+            size = run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, n_items, size, Path(temporary))
             answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
             result.tables["tasks"], result.raw["items"], overflows = answers
             result.suite_hash = suite["hash"]

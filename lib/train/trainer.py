@@ -36,7 +36,7 @@ from lib.data.text import Corpus, load_corpus, sample_batch
 from lib.results import Provenance
 from lib.train import checkpoint, distributed, machine
 from lib.train.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
-from lib.train.distributed import Report, Row, main_process_first
+from lib.train.distributed import Report, Row
 from lib.train.machine import random_stream
 from lib.train.model import GPT, optimizer_groups, weights_digest
 
@@ -407,8 +407,7 @@ class Trainer:
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
-        with main_process_first(self.rank):  # it sets damaged checkpoints aside
-            state = checkpoint.load(self.checkpoints)
+        state = checkpoint.load(self.checkpoints)
         if state is not None:
             self.provenance = Provenance.model_validate(state["provenance"])
             for name in self.KEPT:
@@ -464,8 +463,7 @@ def main(folder: Path, config: RunConfig) -> None:
     if on_gpus:
         torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
     dist.init_process_group("nccl" if on_gpus else "gloo")
-    with main_process_first(rank):  # what it has verified the others need not read
-        corpus = load_corpus(config.corpus)
+    corpus = load_corpus(config.corpus)
     provenance = Provenance.model_validate_json((folder / PROVENANCE).read_bytes())
     run = Trainer(config, corpus, provenance, folder)
     run.training_loop(distributed.tell if rank == 0 else lambda *_: None)

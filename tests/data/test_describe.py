@@ -15,7 +15,6 @@ from lib.config.study import Study
 from lib.data.describe import (
     corpora_of,
     corpus_summary,
-    data_summary,
     duplication_report,
     references,
     repetition,
@@ -94,12 +93,12 @@ def test_held_out_passages_that_stand_in_training_are_counted(
         assert repetition(corpus) == said
         assert repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}
-        for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {}}):
-            write_json(tmp_path / "01.json", data_summary(texts, {"s": {}}))
+        for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {"repetition": ""}}):
+            write_json(tmp_path / "01.json", {"corpora": texts})
             assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
-def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
+def test_the_summary_is_strict_json_and_tells_identity_and_sizes(
     from_text: FromText, kept: Path
 ) -> None:
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
@@ -116,9 +115,6 @@ def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
         "dev": 13,
         "test": 27,
     }
-    classes = {"alphabetic": 23 / 360, "punctuation": 1 / 360, "whitespace": 336 / 360}
-    nothing = dict.fromkeys(TOKEN_CLASSES)
-    assert summary["train_class_shares"] == nothing | classes
     assert summary["duplication"] == {
         "lines found in train": 2 / 3,
         "lines of at least 24 characters found in train": None,
@@ -146,13 +142,6 @@ def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: 
     assert list(table["characters drawn per run"]) == [64, 192] * 4
     assert list(table["passes"][str(own)]) == [64 / 1530, 192 / 1530]
     assert list(table["characters in the training part"][str(own)]) == [1530, 1530]
-
-
-def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
-    one, suite = {"a": {"train": 9}}, {"a-16": {"hash": "f"}}
-    assert data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
-    two = one | {"b": {"train": 5}}
-    assert data_summary(two, suite) == {"corpora": two, "suites": suite}
 
 
 @pytest.mark.slow

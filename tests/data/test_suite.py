@@ -211,15 +211,10 @@ def test_the_leakage_filter_finds_lines_and_24_grams() -> None:
 # ---- files
 
 
-def test_a_suite_is_written_once_and_another_text_or_size_has_another(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_another_text_or_size_has_a_suite_of_its_own(corpus: Corpus, tmp_path: Path) -> None:
     folder, described = prepare_suite(corpus, 50, 48, tmp_path)
     assert (described["corpus_sha256"], described["block_size"]) == (corpus.sha256, 48)
-    written = (folder / "suite.json").stat().st_mtime_ns
-    assert prepare_suite(corpus, 50, 48, tmp_path) == (folder, described)
-    assert (folder / "suite.json").stat().st_mtime_ns == written
-    shorter = replace(corpus, heldout=corpus.heldout[:-4000])
+    shorter = replace(corpus, test=corpus.test[:-4000])
     asked = [(corpus, 50, 64), (corpus, 0, 48), (shorter, 50, 48)]
     assert len({folder, *(prepare_suite(*one, tmp_path)[0] for one in asked)}) == 4
 
@@ -261,7 +256,7 @@ def test_a_file_of_a_suite_counts_only_in_its_place(
 
 @pytest.mark.parametrize(
     "names",
-    [["suite.json"], ["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]],
+    [["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]],
 )
 def test_a_suite_with_other_content_is_made_anew_whatever_it_says_of_itself(
     names: list[str], corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

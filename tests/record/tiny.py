@@ -91,7 +91,7 @@ def make() -> None:
             folder = run_folder("tiny", arm.id, seed)
             begun = begin(study, arm, seed, corpus)
             trained = train(arm.config, corpus, begun, folder, lambda *_: None)
-            result = write_result(study, arm, trained, measure(trained, folder))
+            result = write_result(study, arm, trained, measure(trained))
             shown = result._repr_mimebundle_()["application/json"]
             write_notebook("02_train", {"application/json": shown}, arm.id, seed)
 

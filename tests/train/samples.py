@@ -108,7 +108,7 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
                 run = run_folder(study.name, arm.id, seed)
                 began = training.begin(study, arm, seed, corpus)
                 trained = training.train(arm.config, corpus, began, run, lambda *_: None)
-                measured = measure(trained, folder / "suites")
+                measured = measure(trained)
                 write_result(study, arm, trained, measured)
         yield study
 

@@ -41,7 +41,7 @@ def run(
     folder = tmp_path_factory.mktemp("run")
     config = RunConfig.model_validate(CONFIG)
     trained = train(config, beginning(pairs, 16_000), 0, folder)
-    return trained, measure(trained, folder / "suites"), folder
+    return trained, measure(trained), folder
 
 
 def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
