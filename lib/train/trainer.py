@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import torch.distributed as dist
 from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.config.code import git_state, train_key
@@ -164,10 +162,8 @@ class Trainer:
         if self.machine.activation_checkpointing:
             self.model.recompute_activations()
         self.forward: nn.Module = self.model
-        if self.processes > 1:
-            self.forward = DistributedDataParallel(self.model)
         if self.machine.compile:
-            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+            self.forward = torch.compile(self.model)  # type: ignore[assignment]
         ratio = training.embedding_learning_rate_ratio
         groups = optimizer_groups(self.model, training.weight_decay, ratio)
         self.optimizers: list[Uncompiled] = []
@@ -209,12 +205,6 @@ class Trainer:
         self.update_on_device: machine.Update = self.update
         if self.machine.graph:
             self.update_on_device = machine.StepGraph(self.update, self.optimizer)
-        if self.processes > 1:  # after its first backward pass DDP orders gradients, and sums,
-            # anew: a resumed run must have the order of one that never stopped
-            shape = self.machine.micro_batch_size, block_size
-            nothing = torch.zeros(shape, dtype=torch.long, device=self.device)
-            self.forward(nothing).sum().backward()
-            self.model.zero_grad()
 
     @property
     def finished(self) -> bool:
@@ -297,23 +287,23 @@ class Trainer:
         # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
-            alone = self.processes == 1 or start + size == len(x)  # the last sum is shared
-            with nullcontext() if alone else self.forward.no_sync():  # type: ignore[operator]
-                with machine.autocast(training.precision, self.device):
-                    logits = self.forward(x[start : start + size])  # (b, T, V)
-                    targets = y[start : start + size].flatten()
-                    part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
-                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
+            with machine.autocast(training.precision, self.device):
+                logits = self.forward(x[start : start + size])  # (b, T, V)
+                targets = y[start : start + size].flatten()
+                part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
+            self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
-        if self.processes > 1:
-            dist.all_reduce(loss)
-            loss /= self.processes
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if self.processes > 1:  # all go on with the means
+            for shared in (loss, *gradients):
+                dist.all_reduce(shared)
+                shared /= self.processes
         self.model.eval()
 
         # Clip, after the norm is noted.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        norm = get_total_norm(gradients)
         if training.gradient_clip is not None:
             clip_grads_with_norm_(self.model.parameters(), training.gradient_clip, norm)
 
