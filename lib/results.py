@@ -341,7 +341,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         "accuracy_test": mean(test["correct"], test["n"]),
         "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
         "severity": largest_rise(trace["loss"]),
-        "grad_norm": float(gradients.iloc[-1]) if len(gradients) else math.nan,
+        "grad_norm": float(gradients.tail(1).mean()),
         "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
         "ece": expected_calibration_error(bins_by["equal_mass"]),
         "ece_equal_width": expected_calibration_error(bins_by["equal_width"]),

@@ -252,11 +252,11 @@ def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
     return bins
 
 
-def equal_width_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
+def equal_width_bins(confidence: Array) -> Array:
     """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
     left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
-    bins: Array = np.ceil(confidence * n_bins).astype(np.int64) - 1
-    return bins.clip(0, n_bins - 1)
+    bins: Array = np.ceil(confidence * N_BINS).astype(np.int64) - 1
+    return bins.clip(0, N_BINS - 1)
 
 
 def reliability(confidence: Array, correct: Array, bins: Array) -> pd.DataFrame:
