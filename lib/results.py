@@ -175,8 +175,8 @@ class RunResult(BaseModel):
     final_weights: str
     measures: dict[str, float | None]
     tables: dict[str, list[Json]]
-    references: dict[str, float] = {}
-    """Losses of the text itself, in nats: see `lib.data.describe`. Older results have none."""
+    references: dict[str, float]
+    """Losses of the text itself, in nats: see `lib.data.describe`."""
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}

@@ -51,9 +51,8 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
     lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
-    found = lines.map(set(train.splitlines()).__contains__)
-    known = set(windows(train, gram))
-    grams = pd.Series(windows(heldout, gram), dtype=object).map(known.__contains__)
+    found = lines.isin(train.splitlines())
+    grams = pd.Series(windows(heldout, gram), dtype=object).isin(windows(train, gram))
     parts = {"lines": found, f"lines of at least {gram} characters": found[lines.str.len() >= gram]}
     parts[f"{gram}-character windows"] = grams
     shares = {f"{what} found in train": part.mean() for what, part in parts.items()}

@@ -151,7 +151,6 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
         | dict.fromkeys(MEASURES, np.nan)
         | {name: np.nan if value is None else value for name, value in run.measures.items()}
         | run.throughput
-        | dict.fromkeys(("unigram_entropy", "uniform_loss"), np.nan)
         | run.references
         for run in results
     ]
