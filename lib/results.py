@@ -30,9 +30,6 @@ from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
 from lib.config.yaml import Json
 
-CHECKPOINT_FORMAT = 6
-"""Increase it when the content of checkpoints changes: those of another format are ignored."""
-
 
 class _Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -107,7 +104,7 @@ class Provenance(Environment):
         changes no more than rounding: on another one a run continues from its checkpoint."""
         corpus = {name: v for name, v in self.parameters["corpus"].items() if name != "source"}
         curve = [self.parameters["evaluation"][name] for name in ("interval", "dev_windows")]
-        code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
+        code = [self.training_digest, self.corpus_sha256, self.seed]
         others = [self.parameters["model"], self.parameters["training"], curve]
         return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
 
@@ -246,14 +243,13 @@ def raw_file(folder: Folder, name: str) -> Folder:
 
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     """Write a raw file as small as it goes without losing a bit."""
-    path, floats = folder / f"{name}.parquet", table.select_dtypes("float").columns
+    path = folder / f"{name}.parquet"
     table.to_parquet(
         path,
         index=False,
         compression="zstd",
         compression_level=19,
-        use_dictionary=[name for name in table if name not in floats],
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        use_dictionary=False,
         write_statistics=False,
         store_schema=False,
     )

@@ -163,7 +163,7 @@ def describe(machine: Machine) -> MachineFacts:
     """Name all of a machine that may change a number."""
     cuda = machine.device == "cuda"
     return MachineFacts(
-        **machine.model_dump(),
+        **machine.model_dump(exclude={"checkpoint_interval"}),
         device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
         vector_level=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count(),

@@ -73,7 +73,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
 
 
 def train(
-    config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path, report: Report
+    study: Study, arm: Arm, seed: int, corpus: Corpus, folder: Path, report: Report
 ) -> "Trainer":
     """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
     the weights stands in `provenance.json` before the first step.
@@ -81,14 +81,11 @@ def train(
     Ctrl-C, or a notebook's stop, lets the step at hand end and keeps what there is: the run comes
     back unfinished, and training it again continues it.
 
-    Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
-    that this machine lacks, ValueError for the provenance of another run, and UserError when one of
-    several processes ends early. A loss or gradient that is not finite ends training: see
-    `diverged_at`.
+    Raises CorpusError for a corpus shorter than a window, ConfigError as `begin` does, and
+    UserError when one of several processes ends early. A loss or gradient that is not finite ends
+    training: see `diverged_at`.
     """
-    actual = (config.model_dump(exclude={"machine"}), corpus.sha256)
-    if actual != (provenance.parameters, provenance.corpus_sha256):
-        raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
+    config, provenance = arm.config, begin(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
