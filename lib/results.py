@@ -322,17 +322,20 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         return {}
     bins_by = {name: bins[bins["binning"] == name] for name in BINNINGS}
     dev, test = windows[~windows["test"]], windows[windows["test"]]
+    losses = [mean(part["nll"], part["n"]) for part in (windows, dev, test)]
+    with np.errstate(over="ignore"):
+        perplexities = np.exp(losses).tolist()  # infinite where the loss is
     gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
     measures = {
-        "loss": mean(windows["nll"], windows["n"]),
-        "loss_test": mean(test["nll"], test["n"]),
+        "loss": losses[0],
+        "loss_test": losses[2],
         # Per character of Unicode, never per byte. A token is one, unless the column `characters`
         # counts those that begin in tokens; the end of a document is none.
         "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
         / math.log(2),
-        "perplexity": _perplexity(windows),
-        "perplexity_dev": _perplexity(dev),
-        "perplexity_test": _perplexity(test),
+        "perplexity": perplexities[0],
+        "perplexity_dev": perplexities[1],
+        "perplexity_test": perplexities[2],
         "accuracy": mean(windows["correct"], windows["n"]),
         "accuracy_test": mean(test["correct"], test["n"]),
         "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
@@ -359,12 +362,6 @@ def largest_rise(loss: ArrayLike) -> float:
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
     return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
-
-
-def _perplexity(windows: pd.DataFrame) -> float:
-    """Exponential of the mean negative log-likelihood per character; infinite when that is."""
-    with np.errstate(over="ignore"):
-        return float(np.exp(mean(windows["nll"], windows["n"])))
 
 
 def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:

@@ -211,10 +211,7 @@ def differences(
     what only `stated` has and what it says in words is counted there, and `computed` may be more.
     """
     if isinstance(stated, dict) and isinstance(computed, dict):
-        keys = [*stated]
-        if not report:
-            keys += computed.keys() - stated.keys()
-        for key in keys:
+        for key in stated if report else stated | computed:
             inner = f"{name}.{key}".removeprefix(".")
             if report and (key not in computed or key in WORDS):
                 report.published[inner] += 1

@@ -144,12 +144,12 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     cells = levels_of({run.arm: run.levels for run in results})
     names = ("arm", "baseline", "variant", "setting", "seed", "status", "diverged_at")
     rows = [
-        {name: getattr(run, name) for name in names}
+        run.model_dump(include={*names})
         | {"cell": cells[run.arm], "vocabulary": vocabulary(run.config["corpus"])}
         | {name: _parameter(run, name) for name in BUDGET}
         | run.levels
         | dict.fromkeys(MEASURES, np.nan)
-        | {name: np.nan if value is None else value for name, value in run.measures.items()}
+        | run.measures
         | run.throughput
         | run.references
         for run in results

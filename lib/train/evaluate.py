@@ -128,7 +128,7 @@ def fitted_temperature(first: Array, second: Array) -> float:
         return float(1 / INVERSE_TEMPERATURES[-1])
     slope = CubicHermiteSpline(log_b, first, second)
     i = int(np.argmax(first > 0))
-    return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
+    return float(np.exp(-brentq(slope, log_b[i - 1], log_b[i], xtol=1e-12)))
 
 
 @dataclass(frozen=True)
@@ -297,9 +297,8 @@ def calibrate(
         in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
     ece = [results.expected_calibration_error(table) for table in in_test.values()]
     temperatures = pd.DataFrame({"temperature": list(nll), "nll": list(nll.values()), "ece": ece})
-    whole = [reliability(confidence, correct, bins)]
-    whole += [reliability(confidence, correct, equal_width_bins(confidence))]
-    tables = [*whole, in_test[1.0], in_test[fitted]]
+    tables = [reliability(confidence, correct, of) for of in (bins, equal_width_bins(confidence))]
+    tables += [in_test[1.0], in_test[fitted]]
     named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
     null = null_ece(confidence, bins, generator)
     measures = {"ece_null": null, "temperature": fitted, "nll_test_tempered": nll[fitted]}
@@ -344,8 +343,8 @@ def measure(run: Trainer) -> Measurement:
     result.raw = dict.fromkeys(results.RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[results.STOCK] = pd.DataFrame()
-    if "skipped" in trace and trace["skipped"].any():
-        result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
+    if skipped := sum(row.get("skipped", False) for row in run.rows):
+        result.notes.append(f"fp16 overflowed: {skipped} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
     rate = run.rows[-1]["tokens"] / result.seconds["training"]

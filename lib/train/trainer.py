@@ -148,9 +148,8 @@ class Trainer:
         training, seed = config.training, provenance.seed
         self.machine = machine.prepare(config)
         self.device = self.machine.device  # of several GPUs, each process has made one its own
-        self.rank, self.processes = 0, 1
-        if dist.is_initialized():
-            self.rank, self.processes = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.processes = dist.get_world_size() if dist.is_initialized() else 1
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
