@@ -320,7 +320,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     )
     if windows.empty:
         return {}
-    bins_by = {name: bins[bins["binning"] == name] for name in BINNINGS}
+    ece = {name: expected_calibration_error(of) for name, of in bins.groupby("binning")}
     dev, test = windows[~windows["test"]], windows[windows["test"]]
     losses = [mean(part["nll"], part["n"]) for part in (windows, dev, test)]
     with np.errstate(over="ignore"):
@@ -342,11 +342,11 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         "severity": largest_rise(trace["loss"]),
         "grad_norm": float(gradients.tail(1).mean()),
         "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
-        "ece": expected_calibration_error(bins_by["equal_mass"]),
-        "ece_equal_width": expected_calibration_error(bins_by["equal_width"]),
+        "ece": ece["equal_mass"],
+        "ece_equal_width": ece["equal_width"],
         "brier": mean(windows["brier"], windows["n"]),
-        "ece_test": expected_calibration_error(bins_by["test"]),
-        "ece_test_tempered": expected_calibration_error(bins_by["test_tempered"]),
+        "ece_test": ece["test"],
+        "ece_test_tempered": ece["test_tempered"],
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())

@@ -164,8 +164,7 @@ def of_arms(runs: pd.DataFrame, column: str) -> dict[str, str]:
 
 def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     """Map every arm that is not its own baseline to it, from the tidy table."""
-    arms = runs.loc[runs["arm"] != runs["baseline"], ["arm", "baseline"]]
-    return dict(arms.itertuples(index=False))
+    return {arm: own for arm, own in of_arms(runs, "baseline").items() if arm != own}
 
 
 def sides(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> pd.DataFrame:
