@@ -142,9 +142,9 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     factor's level, then every measure (NaN if diverged)."""
     results = list(results)
     cells = levels_of({run.arm: run.levels for run in results})
-    names = ("arm", "baseline", "variant", "setting", "seed", "status", "diverged_at")
+    names = {"arm", "baseline", "variant", "setting", "seed", "status", "diverged_at"}
     rows = [
-        run.model_dump(include={*names})
+        run.model_dump(include=names)
         | {"cell": cells[run.arm], "vocabulary": vocabulary(run.config["corpus"])}
         | {name: _parameter(run, name) for name in BUDGET}
         | run.levels

@@ -128,7 +128,7 @@ def fitted_temperature(first: Array, second: Array) -> float:
         return float(1 / INVERSE_TEMPERATURES[-1])
     slope = CubicHermiteSpline(log_b, first, second)
     i = int(np.argmax(first > 0))
-    return float(np.exp(-brentq(slope, log_b[i - 1], log_b[i], xtol=1e-12)))
+    return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
 
 
 @dataclass(frozen=True)

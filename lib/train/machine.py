@@ -175,8 +175,8 @@ def describe(machine: Machine) -> MachineFacts:
 
 def _cpu_name() -> str:
     facts = Path("/proc/cpuinfo").read_text("utf-8") if sys.platform == "linux" else ""
-    named = re.search(r"model name\s*: (.*)", facts)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    named = re.search(r"model name\s*: (.*\S)", facts)
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 def package_versions() -> dict[str, str | None]:
