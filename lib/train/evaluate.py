@@ -396,9 +396,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
     if not has_harness():
         result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
-    if any(wanted.values()):
-        from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
     if wanted["task suite"]:
+        from lib.train.lm_eval import evaluate_suite  # imports the harness
+
         with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
             size = run.config.model.block_size
             folder, suite = prepare_suite(run.corpus, n_items, size, Path(temporary))
@@ -408,6 +408,8 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
     if wanted["stock tasks"]:
+        from lib.train.lm_eval import evaluate_tasks
+
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
             result.tables["stock_tasks"], result.raw[results.STOCK] = tables
