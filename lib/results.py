@@ -30,9 +30,6 @@ from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
 from lib.config.yaml import Json
 
-CHECKPOINT_FORMAT = 6
-"""Increase it when the content of checkpoints changes: those of another format are ignored."""
-
 
 class _Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -107,7 +104,7 @@ class Provenance(Environment):
         changes no more than rounding: on another one a run continues from its checkpoint."""
         corpus = {name: v for name, v in self.parameters["corpus"].items() if name != "source"}
         curve = [self.parameters["evaluation"][name] for name in ("interval", "dev_windows")]
-        code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
+        code = [self.training_digest, self.corpus_sha256, self.seed]
         others = [self.parameters["model"], self.parameters["training"], curve]
         return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
 
@@ -175,8 +172,8 @@ class RunResult(BaseModel):
     final_weights: str
     measures: dict[str, float | None]
     tables: dict[str, list[Json]]
-    references: dict[str, float] = {}
-    """Losses of the text itself, in nats: see `lib.data.describe`. Older results have none."""
+    references: dict[str, float]
+    """Losses of the text itself, in nats: see `lib.data.describe`."""
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}
@@ -246,14 +243,13 @@ def raw_file(folder: Folder, name: str) -> Folder:
 
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     """Write a raw file as small as it goes without losing a bit."""
-    path, floats = folder / f"{name}.parquet", table.select_dtypes("float").columns
+    path = folder / f"{name}.parquet"
     table.to_parquet(
         path,
         index=False,
         compression="zstd",
         compression_level=19,
-        use_dictionary=[name for name in table if name not in floats],
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        use_dictionary=False,
         write_statistics=False,
         store_schema=False,
     )
@@ -324,30 +320,33 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     )
     if windows.empty:
         return {}
-    bins_by = {name: bins[bins["binning"] == name] for name in BINNINGS}
+    ece = {name: expected_calibration_error(of) for name, of in bins.groupby("binning")}
     dev, test = windows[~windows["test"]], windows[windows["test"]]
+    losses = [mean(part["nll"], part["n"]) for part in (windows, dev, test)]
+    with np.errstate(over="ignore"):
+        perplexities = np.exp(losses).tolist()  # infinite where the loss is
     gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
     measures = {
-        "loss": mean(windows["nll"], windows["n"]),
-        "loss_test": mean(test["nll"], test["n"]),
+        "loss": losses[0],
+        "loss_test": losses[2],
         # Per character of Unicode, never per byte. A token is one, unless the column `characters`
         # counts those that begin in tokens; the end of a document is none.
         "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
         / math.log(2),
-        "perplexity": _perplexity(windows),
-        "perplexity_dev": _perplexity(dev),
-        "perplexity_test": _perplexity(test),
+        "perplexity": perplexities[0],
+        "perplexity_dev": perplexities[1],
+        "perplexity_test": perplexities[2],
         "accuracy": mean(windows["correct"], windows["n"]),
         "accuracy_test": mean(test["correct"], test["n"]),
         "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
         "severity": largest_rise(trace["loss"]),
-        "grad_norm": float(gradients.iloc[-1]) if len(gradients) else math.nan,
+        "grad_norm": float(gradients.tail(1).mean()),
         "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
-        "ece": expected_calibration_error(bins_by["equal_mass"]),
-        "ece_equal_width": expected_calibration_error(bins_by["equal_width"]),
+        "ece": ece["equal_mass"],
+        "ece_equal_width": ece["equal_width"],
         "brier": mean(windows["brier"], windows["n"]),
-        "ece_test": expected_calibration_error(bins_by["test"]),
-        "ece_test_tempered": expected_calibration_error(bins_by["test_tempered"]),
+        "ece_test": ece["test"],
+        "ece_test_tempered": ece["test_tempered"],
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
@@ -365,12 +364,6 @@ def largest_rise(loss: ArrayLike) -> float:
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
     return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
-
-
-def _perplexity(windows: pd.DataFrame) -> float:
-    """Exponential of the mean negative log-likelihood per character; infinite when that is."""
-    with np.errstate(over="ignore"):
-        return float(np.exp(mean(windows["nll"], windows["n"])))
 
 
 def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:

@@ -25,7 +25,7 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
-from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of
+from lib.data.describe import corpora_of, corpus_summary, suites_of
 from lib.stats.tables import repetitions
 from lib.config.study import load_study
 from lib.config.yaml import one_line_errors
@@ -49,8 +49,7 @@ corpora = corpora_of(design)
 summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}
 suites = suites_of(design, corpora, study_folder(design.name) / "suite")
 result = result_file("01_data", design.name)
-data = data_summary(summaries, suites)
-write_json(result, data)
+write_json(result, {"corpora": summaries, "suites": suites})
 print(relative(result))
 
 # %%

@@ -31,7 +31,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 
 # %%
 from lib.data.text import load_corpus
-from lib.train.trainer import begin, train
+from lib.train.trainer import train
 from lib.config.study import load_study, scratch
 from lib.config.yaml import one_line_errors
 from lib.config.io import run_folder
@@ -62,10 +62,9 @@ for section, fields in this.config:
 # is the first sign of trouble.
 
 # %%
-provenance = begin(design, this, seed, corpus)
 folder = run_folder(design.name, this.id, seed)
 with live:
-    trained = train(this.config, corpus, provenance, folder, live)
+    trained = train(design, this, seed, corpus, folder, live)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
@@ -76,10 +75,10 @@ if trained.diverged_at:
 
 # %%
 from lib.train.evaluate import measure, write_result
-from lib.config.io import relative, study_folder
+from lib.config.io import relative
 from lib.results import history
 
-measured = measure(trained, study_folder(design.name) / "suite")
+measured = measure(trained)
 print("\n".join(measured.notes) or "everything was measured")
 
 # %% [markdown]

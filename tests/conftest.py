@@ -85,7 +85,8 @@ def float64(monkeypatch):
 
 def beginning(corpus, characters=4000):
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
-    return replace(corpus, heldout=corpus.heldout[:characters], dev_length=characters // 2)
+    text, middle = corpus.heldout, characters // 2
+    return replace(corpus, dev=text[:middle], test=text[middle:characters])
 
 
 @pytest.fixture

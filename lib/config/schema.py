@@ -244,10 +244,9 @@ class MachineConfig(Section):
     the time. auto: wherever a graph can hold the step."""
 
 
-MACHINE_SETTINGS = [name for name in MachineConfig.model_fields if name != "checkpoint_interval"]
-"""Those that may move a number."""
-NOT_OF_WEIGHTS = ("evaluation_batch_size", "graph")
-"""Those of them that leave weights as they are."""
+_NOT_OF_WEIGHTS = ("checkpoint_interval", "evaluation_batch_size", "graph")
+OF_WEIGHTS = [name for name in MachineConfig.model_fields if name not in _NOT_OF_WEIGHTS]
+"""The settings of the machine that may move weights."""
 
 
 class Machine(MachineConfig):

@@ -51,9 +51,8 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
     lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
-    found = lines.map(set(train.splitlines()).__contains__)
-    known = set(windows(train, gram))
-    grams = pd.Series(windows(heldout, gram), dtype=object).map(known.__contains__)
+    found = lines.isin(train.splitlines())
+    grams = pd.Series(windows(heldout, gram), dtype=object).isin(windows(train, gram))
     parts = {"lines": found, f"lines of at least {gram} characters": found[lines.str.len() >= gram]}
     parts[f"{gram}-character windows"] = grams
     shares = {f"{what} found in train": part.mean() for what, part in parts.items()}
@@ -78,8 +77,8 @@ def repetition(corpus: Corpus) -> str:
 
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
-    """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
-    classes, symbols = token_class_table(corpus)["train share"], corpus.symbols
+    """Describe a corpus in numbers: identity, sizes, vocabulary, duplication."""
+    symbols = corpus.symbols
     return {
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
@@ -90,7 +89,6 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
         "heldout": len(corpus.heldout),
         "dev": len(corpus.dev),
         "test": len(corpus.test),
-        "train_class_shares": nan_to_none(classes.to_dict()),
         "duplication": nan_to_none(duplication_report(corpus).to_dict()),
         "repetition": repetition(corpus),
     }
@@ -116,13 +114,6 @@ def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[st
     )
     prepared = [prepare_suite(c, *size, suites) for c in corpora.values() for size in sizes]
     return {folder.name: content for folder, content in prepared}
-
-
-def data_summary(summaries: Json, suites: Json) -> Json:
-    """Put a study's corpora and suites together: the one and its suite, or all by name."""
-    if len(summaries) == len(suites) == 1:
-        return {**next(iter(summaries.values())), "suite": next(iter(suites.values()))}
-    return {"corpora": summaries, "suites": suites}
 
 
 # ---- what can be predicted without a network

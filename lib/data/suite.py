@@ -24,7 +24,6 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
 from lib.config.schema import digest
 from lib.config.yaml import Json
@@ -38,8 +37,6 @@ MIN_ITEMS = 50
 MAX_SHOTS = 2
 MAX_TRIES = 20
 """Unfinished sets that are tried for a place before it begins another."""
-INDEX = "suite.json"
-"""In the folder of a suite: its hash, its tasks and what was left out."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
 
@@ -196,54 +193,40 @@ def has_harness() -> bool:
 def prepare_suite(
     corpus: Corpus, items: int | None, block_size: int, suites: Path
 ) -> tuple[Path, Json]:
-    """Make the suite of this corpus; return its folder below `suites` and what is known of it. Of
-    what is there nothing is believed: a folder with another content, or more, is written anew."""
-    suite = build_suite(corpus, items, block_size)
-    described, files = _suite_files(suite, corpus, block_size)
-    folder = suites / f"{corpus.name}-{block_size}-{digest(files)[:12]}"
-    suites.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):  # one that is as it should be may be in use
-        paths = [path for path in folder.rglob("*") if path.is_file()]
-        found = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-        if found != {name: text.encode() for name, text in files.items()}:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            for name, text in files.items():
-                (folder / name).write_text(text, "utf-8")
-    return folder, described
-
-
-def _suite_files(suite: Suite, corpus: Corpus, block_size: int) -> tuple[Json, dict[str, str]]:
-    """Return what is to be known of a suite, and the files that the LM-Eval harness reads.
+    """Write the suite of this corpus to a folder below `suites`, whatever was there; return the
+    folder, and what is to be known of the suite.
 
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
     average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
     `macro_few_shot` with each task at its largest number of shots.
     """
-    groups: dict[str, list[str]] = {"macro_zero_shot": [], "macro_few_shot": []}
-    files: dict[str, str] = {}
+    suite = build_suite(corpus, items, block_size)
+    folder = suites / f"{corpus.name}-{block_size}-{suite.hash[:12]}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    groups: dict[str, list[str]] = defaultdict(list)
+    files: dict[str, Json] = {}
     for task in suite.tasks:
-        for part, items in (("test", task.items), ("dev", task.exemplars)):
-            lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in items)
-            files[f"{task.name}.{part}.jsonl"] = "".join(lines)
+        for part, asked in (("test", task.items), ("dev", task.exemplars)):
+            lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in asked)
+            (folder / f"{task.name}.{part}.jsonl").write_text("".join(lines), "utf-8")
         for shots in task.shots:
             name = f"{task.name}_{shots}_shot"
             groups["macro_few_shot" if shots else "macro_zero_shot"].append(name)
-            files[f"{name}.yaml"] = json.dumps(_harness_task(name, task, shots), indent=1)
+            files[name] = _harness_task(name, task, shots)
     accuracy = {"metric": "acc", "aggregation": "mean", "weight_by_size": False}
     for group, members in groups.items():
-        content = {"group": group, "task": members, "aggregate_metric_list": [accuracy]}
-        if members:
-            files[f"{group}.yaml"] = json.dumps(content, indent=1)  # JSON is YAML
+        files[group] = {"group": group, "task": members, "aggregate_metric_list": [accuracy]}
+    for name, content in files.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(content, indent=1), "utf-8")  # JSON is YAML
     described = {
         "hash": suite.hash,
         "corpus_sha256": corpus.sha256,
         "block_size": block_size,
-        "groups": groups,
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
-    return described, files | {INDEX: json.dumps(described, indent=1)}
+    return folder, described
 
 
 def _described(task: Task) -> Json:
@@ -260,7 +243,7 @@ def _described(task: Task) -> Json:
     }
 
 
-def _harness_task(name: str, task: Task, shots: int) -> dict[str, object]:
+def _harness_task(name: str, task: Task, shots: int) -> Json:
     files = {"test": f"{task.name}.test.jsonl", "dev": f"{task.name}.dev.jsonl"}
     return {
         "task": name,

@@ -42,10 +42,11 @@ class Corpus:
     whole: Tokenized
     train: Ids
     """The leading 90 %, cut to the configured fraction; (n,), in memory or memory-mapped."""
-    heldout: Tensor
-    """The last 10 %, dev and test of it each cut to `MAX_MEASURED` characters; (n,), int64."""
-    dev_length: int
-    """Tokens of `heldout` before the dev/test cut."""
+    dev: Tensor
+    """The first half of the last 10 %, cut to `MAX_MEASURED` characters; (n,), int64. Choices are
+    made here."""
+    test: Tensor
+    """The second half, likewise. Results are reported here."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -66,14 +67,9 @@ class Corpus:
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
-    def dev(self) -> Tensor:
-        """The first half of the held-out part: choices are made here."""
-        return self.heldout[: self.dev_length]
-
-    @property
-    def test(self) -> Tensor:
-        """The second half of the held-out part: results are reported here."""
-        return self.heldout[self.dev_length :]
+    def heldout(self) -> Tensor:
+        """Dev and test, one after the other."""
+        return torch.cat((self.dev, self.test))
 
     @property
     def training_text(self) -> str:
@@ -310,9 +306,9 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
         # A character is written in four bytes at the most, and the end of a document adds a token.
         ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
         ends = whole.tokenizer.characters[ids].cumsum()
-        heldout.append(ids[: np.searchsorted(ends, MAX_MEASURED, side="right")])
-    tensor = torch.from_numpy(np.concatenate(heldout))
-    return Corpus(name, key, whole, train, tensor, len(heldout[0]))
+        n = np.searchsorted(ends, MAX_MEASURED, side="right")
+        heldout.append(torch.from_numpy(ids[:n]))
+    return Corpus(name, key, whole, train, *heldout)
 
 
 def sample_batch(

@@ -94,7 +94,7 @@ class BytePairs:
             fields = json.loads(content)
             if '"ByteLevel"' not in json.dumps(fields.get("decoder")):
                 raise ValueError("it does not work on bytes; give one like GPT-2's, or bpe-<size>")
-            if max(vocabulary.values()) >= MAX_VOCABULARY:
+            if (size := max(vocabulary.values()) + 1) > MAX_VOCABULARY:
                 raise ValueError(f"an id is {MAX_VOCABULARY:,} or more")
             if fields["model"].get("dropout"):
                 raise ValueError("it leaves out merges at random; set its model.dropout to null")
@@ -111,7 +111,7 @@ class BytePairs:
         self.sha256 = digest(fields)
         self.end_name = ends[0]
         self.end_of_document = vocabulary.pop(self.end_name)
-        self.tokens = [b""] * (max(self.end_of_document, *vocabulary.values()) + 1)
+        self.tokens = [b""] * size
         """The bytes of each id; those of the end of a document are none."""
         added = self._peer.get_added_tokens_decoder()  # these are written as they are
         for token, i in vocabulary.items():
@@ -134,9 +134,9 @@ class BytePairs:
             raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
         try:
             encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # as which a library in Rust panics, say over a regex
-            if isinstance(error, KeyboardInterrupt):
-                raise
             raise CorpusError(f"corpus.tokenizer: cannot write this text: {error}") from None
         all_ids = [encoding.ids for encoding in encodings]
         for text, ids in zip(texts, all_ids, strict=True):

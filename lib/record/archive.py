@@ -26,8 +26,6 @@ import yaml
 
 from lib.config import io
 from lib.config.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
-from lib.config.plan import Plan
-from lib.config.preregistration import load_plan
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
 from lib.results import Folder, status_of
@@ -128,11 +126,6 @@ class Record:
         """The study as it was archived."""
         # Without the fields that were dropped since; 0, 1, … stand for seeds that were drawn.
         return Study.model_validate(read_yaml(self.folder / "parameters.yaml"), extra="ignore")
-
-    @cached_property
-    def plan(self) -> Plan | None:
-        """The study's plan; None where it has none. What was archived of it must say the same."""
-        return load_plan(self.parameters)
 
 
 @cache

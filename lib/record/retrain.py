@@ -9,6 +9,7 @@ one that has moved further says nothing, as a wrong number and rounding look ali
 import random
 from collections.abc import Callable
 
+from lib.config.preregistration import load_plan
 from lib.config.schema import CODE
 from lib.config.study import Study, load_study
 from lib.config.yaml import UsageError, suggest
@@ -65,7 +66,8 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     """Train a recorded run again; return how it compares, and lines with what was compared."""
     if CODE in run["levels"]:
         return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
-    again = train(load_study(run["study"]), run["arm"], run["seed"])
+    study = load_study(run["study"])
+    again = train(study, run["arm"], run["seed"])
     lines = [
         f"loss {result['measures'].get('loss')}, {result['status']}, on {machine_of(result)}"
         for result in (run, again)
@@ -79,7 +81,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
         return DIFFERS, [*lines, "its final weights are others, on the same type of machine"]
     is_within = all(again[name] == run[name] for name in ("status", "diverged_at"))
     if is_within and run["status"] == "completed":
-        plan = Record(run["study"]).plan
+        plan = load_plan(study)
         smallest = plan.smallest_effect_of_interest.get("loss", SMALLEST) if plan else SMALLEST
         tolerance = max(smallest / 10, ROUNDING.get(run["study"], 0.0))
         moved = abs(again["measures"]["loss"] - run["measures"]["loss"])

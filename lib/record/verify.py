@@ -18,7 +18,7 @@ from typing import Any
 
 from lib.config.io import PARAMS, PLANS, cores, nan_to_none, read_json, sha256
 from lib.config.plan import published_plans
-from lib.config.preregistration import claim_status, require_stamps
+from lib.config.preregistration import claim_status, load_plan
 from lib.config.schema import RunConfig, recorded_config
 from lib.config.study import load_study
 from lib.config.yaml import Json, UserError, read_yaml
@@ -114,7 +114,7 @@ def wrong_files(record: Record, report: Report) -> Iterator[str]:
 def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
     """Yield what the record says otherwise of its parameters, plan and seeds than `params/`, and
     what a run says otherwise of its own than the record."""
-    study, plan = record.parameters, record.plan
+    study = record.parameters
     if (PARAMS / f"{study.name}.yaml").is_file():
         asked = load_study(study.name).model_dump(mode="json", exclude={"machine"})
         kept = study.model_dump(mode="json", exclude={"machine"})
@@ -127,7 +127,6 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
         for name, stated, value in differences(kept, asked):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
     check(study, [RunResult.model_validate(run) for run in record.runs])
-    require_stamps(plan, {run_name(r): r["provenance"]["trained"]["plan"] for r in record.runs})
     report.recomputed["runs"] += len(record.runs)
 
 
@@ -178,14 +177,15 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     """Yield what results and verdict say otherwise than today's analysis of the runs."""
     study = record.parameters
     runs = [RunResult.model_validate(run) for run in record.runs]
-    claim, stated = claim_status(study, record.plan, record.runs), dict(record.verdict)
+    plan, stated = load_plan(study), dict(record.verdict)
+    claim = claim_status(study, plan, record.runs)
     report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
     if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
         because = list(stated["exploratory_because"])
         claim = replace(claim, name=stated["standing"], reasons=because)
         report.published["standing"] += 1
     raw = (record.joined(name) for name in ("trace", "items", "stock_items"))
-    verdict = analyse(study, record.plan, claim, tidy(runs), *raw).as_json()
+    verdict = analyse(study, plan, claim, tidy(runs), *raw).as_json()
     summary = study_results(study, runs)["summary"]
     if study.plan in published_plans():  # decided by rules and at looks of their time
         former = ["decisions"]
@@ -211,10 +211,7 @@ def differences(
     what only `stated` has and what it says in words is counted there, and `computed` may be more.
     """
     if isinstance(stated, dict) and isinstance(computed, dict):
-        keys = [*stated]
-        if not report:
-            keys += computed.keys() - stated.keys()
-        for key in keys:
+        for key in stated if report else stated | computed:
             inner = f"{name}.{key}".removeprefix(".")
             if report and (key not in computed or key in WORDS):
                 report.published[inner] += 1

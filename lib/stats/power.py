@@ -192,8 +192,6 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
         if family.test == "exact":
             tests[name] = len(family.contrasts) * len(family.measures)
     for name, m in tests.items():
-        enough = 1
-        while 2.0 ** (1 - enough) >= plan.alpha / m:
-            enough += 1
+        enough = 2 + int(np.log2(m / plan.alpha))
         if n < enough:
             yield f"{name}: an exact test of {n} seeds cannot reach its level; {enough} seeds can"

@@ -13,14 +13,7 @@ from lib.config.io import nan_to_none, read_json, run_folder
 from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
 from lib.config.plan import Plan
 from lib.config.preregistration import load_plan, require_stamps
-from lib.config.schema import (
-    CODE,
-    MACHINE_SETTINGS,
-    NOT_OF_WEIGHTS,
-    ModelConfig,
-    recorded_config,
-    vocabulary,
-)
+from lib.config.schema import CODE, OF_WEIGHTS, ModelConfig, recorded_config, vocabulary
 from lib.config.study import Study, arm_id, levels_of
 from lib.config.yaml import UserError
 from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
@@ -47,8 +40,6 @@ def collect(study: Study) -> list[RunResult]:
         )
     results = [RunResult.model_validate(read_json(path)) for path in files.values()]
     check(study, results)
-    plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
-    require_stamps(load_plan(study), plans)
     return results
 
 
@@ -65,7 +56,7 @@ BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
 def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
     and corpus hash; paired by seed, and there rounded alike; and wherever the parameters ask for
-    the same budget, the same tokens, steps and batches."""
+    the same budget, the same tokens, steps and batches. UserError for runs of another plan."""
     for run in runs:
         _require_own_parameters(study, run)
     completed = [run for run in runs if run.status == "completed"]
@@ -77,11 +68,13 @@ def check(study: Study, runs: list[RunResult]) -> None:
     # A text's vocabulary decides the shape of the weights.
     outside = ("seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
     _require_equal("initial_weights", runs, CODE, *outside)
-    if CODE in study.factors:  # between commits only as far as they have the same parameters
-        _require_equal("initial_weights", runs, "parameters", *outside)
+    # Between commits only as far as they have the same parameters.
+    _require_equal("initial_weights", runs, "parameters", *outside)
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
+    plans = {f"{run.arm} seed {run.seed}": run.origin["plan"] for run in runs}
+    require_stamps(load_plan(study), plans)
 
 
 def _require_own_parameters(study: Study, run: RunResult) -> None:
@@ -136,9 +129,7 @@ def machine_settings(run: RunResult) -> str:
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
     for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]:
         settings = [f"torch {packages['torch']}"]
-        for name in MACHINE_SETTINGS:
-            if name not in NOT_OF_WEIGHTS:
-                settings.append(f"{name} {machine.get(name)}")
+        settings += [f"{name} {machine.get(name)}" for name in OF_WEIGHTS]
         ways[end] = ", ".join(settings)
     if len(set(ways.values())) == 1:
         return ways[end]
@@ -151,16 +142,15 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     factor's level, then every measure (NaN if diverged)."""
     results = list(results)
     cells = levels_of({run.arm: run.levels for run in results})
-    names = ("arm", "baseline", "variant", "setting", "seed", "status", "diverged_at")
+    names = {"arm", "baseline", "variant", "setting", "seed", "status", "diverged_at"}
     rows = [
-        {name: getattr(run, name) for name in names}
+        run.model_dump(include=names)
         | {"cell": cells[run.arm], "vocabulary": vocabulary(run.config["corpus"])}
         | {name: _parameter(run, name) for name in BUDGET}
         | run.levels
         | dict.fromkeys(MEASURES, np.nan)
-        | {name: np.nan if value is None else value for name, value in run.measures.items()}
+        | run.measures
         | run.throughput
-        | dict.fromkeys(("unigram_entropy", "uniform_loss"), np.nan)
         | run.references
         for run in results
     ]
@@ -174,8 +164,7 @@ def of_arms(runs: pd.DataFrame, column: str) -> dict[str, str]:
 
 def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     """Map every arm that is not its own baseline to it, from the tidy table."""
-    arms = runs.loc[runs["arm"] != runs["baseline"], ["arm", "baseline"]]
-    return dict(arms.itertuples(index=False))
+    return {arm: own for arm, own in of_arms(runs, "baseline").items() if arm != own}
 
 
 def sides(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> pd.DataFrame:

@@ -109,9 +109,8 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
 def repetitions(file: Path) -> str:
     """Warn, by what 01 found and wrote, of held-out passages that stand in the training part, too;
     "" where 01 was not executed."""
-    data = read_json(file) if file.is_file() else {}
-    summaries = data.get("corpora", {"": data}).values()
-    found = sorted({summary.get("repetition", "") for summary in summaries} - {""})
+    summaries = read_json(file)["corpora"].values() if file.is_file() else ()
+    found = sorted({summary["repetition"] for summary in summaries} - {""})
     return "\n".join(f"warning: {said}" for said in found)
 
 

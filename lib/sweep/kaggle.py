@@ -10,7 +10,6 @@ import signal
 import subprocess
 import tempfile
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import nbformat
@@ -20,11 +19,10 @@ from lib.config import io
 from lib.config.io import PARAMS, ROOT, RUNS, kaggle_folder, read_json, relative, study_folder
 from lib.config.study import COPY, load_study
 from lib.config.yaml import TIME_UP, UserError
-from lib.data.text import CorpusError
 from lib.record.archive import Record, archive, unpack
 from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
-from lib.sweep.check import begin_again, data_of
+from lib.sweep.check import begin_again
 
 
 def resume_from_inputs(study: str) -> str:
@@ -128,12 +126,11 @@ def import_study(file: Path) -> None:
             if plan and not (io.PLANS / plan).exists():
                 made.append(io.PLANS / plan)
                 shutil.copyfile(parameters.parent / "plans" / plan, io.PLANS / plan)
-            study, record = load_study(source.name), Record(source.name)
+            record = Record(source.name)
             made += [record.place, record.figures, record.results_file, record.verdict_file]
+            # Without its suite: a task file from elsewhere may run Python.
             shutil.copytree(source, runs, ignore=shutil.ignore_patterns("suite", "archive.json"))
-            with suppress(CorpusError):
-                data_of(study)  # writes the suite afresh: a task file from elsewhere may run Python
-            archive(load_study(source.name))  # again, now that its runs name their arms' commits
+            archive(load_study(source.name))  # now that its runs name their arms' commits
             for fault in verify_record(record, begin_again).faults:
                 raise UserError(fault)
         except Exception as error:  # a file can be broken in any way

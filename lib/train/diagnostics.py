@@ -4,17 +4,14 @@ cheap enough to take while training.
 """
 
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib.config.schema import REINJECTION
 from lib.train.model import GPT
-
-PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head", *REINJECTION)
-"""Parts of the model over which AdamW's second moments are averaged."""
 
 
 def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
@@ -116,7 +113,8 @@ def _gradient(model: GPT, windows: Tensor, size: int) -> Tensor:
 
 
 def parameter_group(name: str) -> str:
-    """Name the part of the model that a parameter belongs to, one of `PARAMETER_GROUPS`."""
+    """Name the part of the model that a parameter belongs to: wte, wpe, emb_norm, attn, mlp, ln,
+    lm_head, or a multiple of reinjection."""
     parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
     if parts[0] == "lm_head":  # a model whose output is not tied to its embeddings
         return "lm_head"
@@ -127,13 +125,13 @@ def parameter_group(name: str) -> str:
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
     the model lacks, that were not updated yet, or of which Muon updates a part are left out."""
-    sums = dict[str, Tensor]()
-    sizes = dict[str, int]()
-    parts = [(parameter_group(name), parameter) for name, parameter in model.named_parameters()]
-    lacking = {group for group, parameter in parts if parameter not in optimizer.state}
-    for group, parameter in parts:
-        if group not in lacking:
-            moment = optimizer.state[parameter]["exp_avg_sq"]
-            sums[group] = sums.get(group, 0.0) + moment.sum().double()
-            sizes[group] = sizes.get(group, 0) + moment.numel()
-    return read_scalars({f"second_moment_{group}": sums[group] / sizes[group] for group in sums})
+    moments: dict[str, list[Any]] = {}
+    for name, parameter in model.named_parameters():
+        state = optimizer.state.get(parameter, {})
+        moments.setdefault(parameter_group(name), []).append(state.get("exp_avg_sq"))
+    means = {}
+    for group, of in moments.items():
+        if all(moment is not None for moment in of):
+            total = sum(moment.sum().double() for moment in of)
+            means[f"second_moment_{group}"] = total / sum(moment.numel() for moment in of)
+    return read_scalars(means)

@@ -9,12 +9,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import torch.distributed as dist
 
 from lib.config.io import relative
 from lib.config.schema import RunConfig
@@ -65,13 +62,3 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
 def tell(row: Row, point: Row | None) -> None:
     """Report a step to the process that launched this one."""
     print(f"{STEP}{json.dumps([row, point])}", flush=True)
-
-
-@contextmanager
-def main_process_first(rank: int) -> Iterator[None]:
-    """Let the first of several processes pass, and the others when it is done."""
-    if rank:
-        dist.barrier()
-    yield
-    if not rank and dist.is_initialized():
-        dist.barrier()

@@ -5,6 +5,7 @@ they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness a
 """
 
 import math
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -251,11 +252,11 @@ def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
     return bins
 
 
-def equal_width_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
+def equal_width_bins(confidence: Array) -> Array:
     """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
     left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
-    bins: Array = np.ceil(confidence * n_bins).astype(np.int64) - 1
-    return bins.clip(0, n_bins - 1)
+    bins: Array = np.ceil(confidence * N_BINS).astype(np.int64) - 1
+    return bins.clip(0, N_BINS - 1)
 
 
 def reliability(confidence: Array, correct: Array, bins: Array) -> pd.DataFrame:
@@ -296,9 +297,8 @@ def calibrate(
         in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
     ece = [results.expected_calibration_error(table) for table in in_test.values()]
     temperatures = pd.DataFrame({"temperature": list(nll), "nll": list(nll.values()), "ece": ece})
-    whole = [reliability(confidence, correct, bins)]
-    whole += [reliability(confidence, correct, equal_width_bins(confidence))]
-    tables = [*whole, in_test[1.0], in_test[fitted]]
+    tables = [reliability(confidence, correct, of) for of in (bins, equal_width_bins(confidence))]
+    tables += [in_test[1.0], in_test[fitted]]
     named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
     null = null_ece(confidence, bins, generator)
     measures = {"ece_null": null, "temperature": fitted, "nll_test_tempered": nll[fitted]}
@@ -329,8 +329,8 @@ class Measurement:
         self.seconds[part] = time.perf_counter() - start
 
 
-def measure(run: Trainer, suites: Path) -> Measurement:
-    """Measure a trained run on held-out text. The task suite is found, or made, under `suites`.
+def measure(run: Trainer) -> Measurement:
+    """Measure a trained run on held-out text.
 
     Of a diverged run only the training throughput is measured: its weights give no probabilities.
     Raises UserError for a run that was interrupted.
@@ -343,8 +343,8 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     result.raw = dict.fromkeys(results.RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[results.STOCK] = pd.DataFrame()
-    if "skipped" in trace and trace["skipped"].any():
-        result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
+    if skipped := sum(row.get("skipped", False) for row in run.rows):
+        result.notes.append(f"fp16 overflowed: {skipped} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
     rate = run.rows[-1]["tokens"] / result.seconds["training"]
@@ -361,7 +361,7 @@ def measure(run: Trainer, suites: Path) -> Measurement:
     model, block_size = run.model, config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        tempering = Tempering(corpus.dev_length - 1)
+        tempering = Tempering(len(corpus.dev) - 1)
         scores = score(model, corpus.heldout, batch_size, tempering)
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
@@ -381,12 +381,12 @@ def measure(run: Trainer, suites: Path) -> Measurement:
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
-    ask_tasks(result, run, suites)
+    ask_tasks(result, run)
     result.measures |= results.measures_of(result.raw) | calibration
     return result
 
 
-def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
+def ask_tasks(result: Measurement, run: Trainer) -> None:
     """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
     evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
     n_items = evaluation.items_per_task
@@ -396,18 +396,20 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
     if not has_harness():
         result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
-    if any(wanted.values()):
-        from lib.train.lm_eval import evaluate_suite, evaluate_tasks  # imports the harness
     if wanted["task suite"]:
-        with result.timed("suite"):
-            block_size = run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, n_items, block_size, suites)
+        from lib.train.lm_eval import evaluate_suite  # imports the harness
+
+        with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
+            size = run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, n_items, size, Path(temporary))
             answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
             result.tables["tasks"], result.raw["items"], overflows = answers
             result.suite_hash = suite["hash"]
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
             result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
     if wanted["stock tasks"]:
+        from lib.train.lm_eval import evaluate_tasks
+
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
             result.tables["stock_tasks"], result.raw[results.STOCK] = tables

@@ -35,10 +35,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.config.code import require_allowed
-from lib.config.io import ROOT, read_json
+from lib.config.io import ROOT
 from lib.config.schema import EvaluationConfig, stock_measures
 from lib.config.yaml import ConfigError, Json, suggest
-from lib.data.suite import INDEX
+from lib.data.tasks import N_CHOICES
 from lib.data.text import Corpus
 from lib.train.model import GPT, KVCache
 
@@ -191,10 +191,8 @@ def evaluate_suite(
       the first of equals) and correct;
     - how many questions had their context shortened: none, of a suite for this `block_size`.
     """
-    suite = read_json(folder / INDEX)
     adapter = CharacterLM(model, corpus, batch_size)
-    chances = {task["task"]: task["chance"] for task in suite["tasks"]}
-    groups = [group for group, members in suite["groups"].items() if members]
+    groups = sorted((path.stem for path in folder.glob("macro_*.yaml")), reverse=True)
     if not groups:
         return pd.DataFrame(), pd.DataFrame(), 0
     # Task files name their data by relative paths, so that a suite can be moved.
@@ -207,7 +205,7 @@ def evaluate_suite(
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
         measures = results["results"][name]
-        chance = chances[task]
+        chance = 1 / N_CHOICES[task]
         accuracy = measures["acc,none"]
         rows.append(
             {

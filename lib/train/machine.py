@@ -4,11 +4,13 @@ import hashlib
 import math
 import os
 import platform
+import re
 import resource
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from lib.config.code import git_state, measure_key, start_up_files, variables
 from lib.config.io import cores
-from lib.config.schema import MACHINE_SETTINGS, Machine, RunConfig
+from lib.config.schema import Machine, RunConfig
 from lib.config.yaml import ConfigError
 from lib.results import MachineFacts
 
@@ -83,7 +85,7 @@ def prepare(config: RunConfig) -> Machine:
             ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
     devices = torch.cuda.device_count() if device == "cuda" else 1
-    processes = settings.processes or max(devices, 1)
+    processes = settings.processes or devices
     while not settings.processes and batch_size % (processes * least):
         processes -= 1
     share = batch_size // processes
@@ -161,7 +163,7 @@ def describe(machine: Machine) -> MachineFacts:
     """Name all of a machine that may change a number."""
     cuda = machine.device == "cuda"
     return MachineFacts(
-        **machine.model_dump(include=set(MACHINE_SETTINGS)),
+        **machine.model_dump(exclude={"checkpoint_interval"}),
         device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
         vector_level=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count(),
@@ -172,12 +174,9 @@ def describe(machine: Machine) -> MachineFacts:
 
 
 def _cpu_name() -> str:
-    if sys.platform == "linux":
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    facts = Path("/proc/cpuinfo").read_text("utf-8") if sys.platform == "linux" else ""
+    named = re.search(r"model name\s*: (.*\S)", facts)
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 def package_versions() -> dict[str, str | None]:

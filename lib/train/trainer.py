@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import torch.distributed as dist
 from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.config.code import git_state, train_key
@@ -42,7 +40,7 @@ from lib.train.diagnostics import (
     second_moments,
     snapshot,
 )
-from lib.train.distributed import Report, Row, main_process_first
+from lib.train.distributed import Report, Row
 from lib.train.machine import random_stream
 from lib.train.model import GPT, optimizer_groups, weights_digest
 
@@ -81,7 +79,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
 
 
 def train(
-    config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path, report: Report
+    study: Study, arm: Arm, seed: int, corpus: Corpus, folder: Path, report: Report
 ) -> "Trainer":
     """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
     the weights stands in `provenance.json` before the first step.
@@ -89,14 +87,11 @@ def train(
     Ctrl-C, or a notebook's stop, lets the step at hand end and keeps what there is: the run comes
     back unfinished, and training it again continues it.
 
-    Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
-    that this machine lacks, ValueError for the provenance of another run, and UserError when one of
-    several processes ends early. A loss or gradient that is not finite ends training: see
-    `diverged_at`.
+    Raises CorpusError for a corpus shorter than a window, ConfigError as `begin` does, and
+    UserError when one of several processes ends early. A loss or gradient that is not finite ends
+    training: see `diverged_at`.
     """
-    actual = (config.model_dump(exclude={"machine"}), corpus.sha256)
-    if actual != (provenance.parameters, provenance.corpus_sha256):
-        raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
+    config, provenance = arm.config, begin(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
@@ -159,9 +154,8 @@ class Trainer:
         training, seed = config.training, provenance.seed
         self.machine = machine.prepare(config)
         self.device = self.machine.device  # of several GPUs, each process has made one its own
-        self.rank, self.processes = 0, 1
-        if dist.is_initialized():
-            self.rank, self.processes = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.processes = dist.get_world_size() if dist.is_initialized() else 1
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
@@ -170,10 +164,8 @@ class Trainer:
         if self.machine.activation_checkpointing:
             self.model.recompute_activations()
         self.forward: nn.Module = self.model
-        if self.processes > 1:
-            self.forward = DistributedDataParallel(self.model)
         if self.machine.compile:
-            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+            self.forward = torch.compile(self.model)  # type: ignore[assignment]
         ratio = training.embedding_learning_rate_ratio
         groups = optimizer_groups(self.model, training.weight_decay, ratio)
         self.optimizers: list[Uncompiled] = []
@@ -215,12 +207,6 @@ class Trainer:
         self.update_on_device: machine.Update = self.update
         if self.machine.graph:
             self.update_on_device = machine.StepGraph(self.update, self.optimizer)
-        if self.processes > 1:  # after its first backward pass DDP orders gradients, and sums,
-            # anew: a resumed run must have the order of one that never stopped
-            shape = self.machine.micro_batch_size, block_size
-            nothing = torch.zeros(shape, dtype=torch.long, device=self.device)
-            self.forward(nothing).sum().backward()
-            self.model.zero_grad()
 
     @property
     def finished(self) -> bool:
@@ -309,23 +295,23 @@ class Trainer:
         # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
-            alone = self.processes == 1 or start + size == len(x)  # the last sum is shared
-            with nullcontext() if alone else self.forward.no_sync():  # type: ignore[operator]
-                with machine.autocast(training.precision, self.device):
-                    logits = self.forward(x[start : start + size])  # (b, T, V)
-                    targets = y[start : start + size].flatten()
-                    part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
-                self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
+            with machine.autocast(training.precision, self.device):
+                logits = self.forward(x[start : start + size])  # (b, T, V)
+                targets = y[start : start + size].flatten()
+                part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
+            self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
-        if self.processes > 1:
-            dist.all_reduce(loss)
-            loss /= self.processes
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if self.processes > 1:  # all go on with the means
+            for shared in (loss, *gradients):
+                dist.all_reduce(shared)
+                shared /= self.processes
         self.model.eval()
 
         # Clip, after the norm is noted.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        norm = get_total_norm(gradients)
         if training.gradient_clip is not None:
             clip_grads_with_norm_(self.model.parameters(), training.gradient_clip, norm)
 
@@ -419,8 +405,7 @@ class Trainer:
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
-        with main_process_first(self.rank):  # it sets damaged checkpoints aside
-            state = checkpoint.load(self.checkpoints)
+        state = checkpoint.load(self.checkpoints)
         if state is not None:
             self.provenance = Provenance.model_validate(state["provenance"])
             for name in self.KEPT:
@@ -476,8 +461,7 @@ def main(folder: Path, config: RunConfig) -> None:
     if on_gpus:
         torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
     dist.init_process_group("nccl" if on_gpus else "gloo")
-    with main_process_first(rank):  # what it has verified the others need not read
-        corpus = load_corpus(config.corpus)
+    corpus = load_corpus(config.corpus)
     provenance = Provenance.model_validate_json((folder / PROVENANCE).read_bytes())
     run = Trainer(config, corpus, provenance, folder)
     run.training_loop(distributed.tell if rank == 0 else lambda *_: None)

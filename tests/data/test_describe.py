@@ -77,12 +77,12 @@ def test_held_out_passages_that_stand_in_training_are_counted(
         assert describe.repetition(corpus) == said
         assert describe.repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}
-        for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {}}):
-            write_json(tmp_path / "01.json", describe.data_summary(texts, {"s": {}}))
+        for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {"repetition": ""}}):
+            write_json(tmp_path / "01.json", {"corpora": texts})
             assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
-def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(from_text, kept):
+def test_the_summary_is_strict_json_and_tells_identity_and_sizes(from_text, kept):
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
     summary = describe.corpus_summary(corpus)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
@@ -97,9 +97,6 @@ def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(from_te
         "dev": 13,
         "test": 27,
     }
-    classes = {"alphabetic": 23 / 360, "punctuation": 1 / 360, "whitespace": 336 / 360}
-    nothing = dict.fromkeys(TOKEN_CLASSES)
-    assert summary["train_class_shares"] == nothing | classes
     assert summary["duplication"] == {
         "lines found in train": 2 / 3,
         "lines of at least 24 characters found in train": None,
@@ -128,13 +125,6 @@ def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path):
     assert list(table["characters drawn per run"]) == [64, 192] * 4
     assert list(table["passes"][str(own)]) == [64 / 1530, 192 / 1530]
     assert list(table["characters in the training part"][str(own)]) == [1530, 1530]
-
-
-def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name():
-    one, suite = {"a": {"train": 9}}, {"a-16": {"hash": "f"}}
-    assert describe.data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
-    two = one | {"b": {"train": 5}}
-    assert describe.data_summary(two, suite) == {"corpora": two, "suites": suite}
 
 
 @pytest.mark.slow

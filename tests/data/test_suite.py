@@ -204,20 +204,10 @@ def test_the_leakage_filter_finds_lines_and_24_grams():
 # ---- files
 
 
-def test_a_suite_is_written_once_and_another_text_or_size_has_another(
-    corpus, suite, tmp_path, monkeypatch
-):
-    shorter = replace(corpus, heldout=corpus.heldout[:-4000])
-
-    def build(text, items, _):
-        return replace(suite, tasks=suite.tasks[: 1 + bool(items) + (text is shorter)])
-
-    monkeypatch.setattr(suite_of, "build_suite", build)
+def test_another_text_or_size_has_a_suite_of_its_own(corpus, tmp_path):
     folder, described = prepare_suite(corpus, 50, 48, tmp_path)
     assert (described["corpus_sha256"], described["block_size"]) == (corpus.sha256, 48)
-    written = (folder / "suite.json").stat().st_mtime_ns
-    assert prepare_suite(corpus, 50, 48, tmp_path) == (folder, described)
-    assert (folder / "suite.json").stat().st_mtime_ns == written
+    shorter = replace(corpus, test=corpus.test[:-4000])
     asked = [(corpus, 50, 64), (corpus, 0, 48), (shorter, 50, 48)]
     assert len({folder, *(prepare_suite(*one, tmp_path)[0] for one in asked)}) == 4
 
@@ -256,7 +246,7 @@ def test_a_file_of_a_suite_counts_only_in_its_place(corpus, suite, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "names", [["suite.json"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]]
+    "names", [["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]]
 )
 def test_a_suite_with_other_content_is_made_anew_whatever_it_says_of_itself(
     names, corpus, suite, tmp_path, monkeypatch

@@ -59,7 +59,7 @@ def test_a_fraction_shortens_the_training_part_alone():
     assert (part.train == whole.train[:49_500]).all()
     assert (part.symbols, part.training_text) == (whole.symbols, whole.training_text)
     assert part.heldout.equal(whole.heldout)
-    assert part.dev_length == whole.dev_length
+    assert len(part.dev) == len(whole.dev)
 
 
 BODY = b"to be or not to be\n" * 20

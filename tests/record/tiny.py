@@ -37,7 +37,7 @@ from lib.sweep.check import begin_again as hashes
 from lib.sweep.execute import train_apart
 from lib.sweep.kaggle import import_study, pack
 from lib.train.evaluate import measure, write_result
-from lib.train.trainer import begin, train
+from lib.train.trainer import train
 from tests.conftest import TINY
 
 STUDY = TINY | {
@@ -88,9 +88,8 @@ def make():
     for arm in study.arms():
         for seed in study.seeds:
             folder = run_folder("tiny", arm.id, seed)
-            begun = begin(study, arm, seed, corpus)
-            trained = train(arm.config, corpus, begun, folder, lambda *_: None)
-            result = write_result(study, arm, trained, measure(trained, folder))
+            trained = train(study, arm, seed, corpus, folder, lambda *_: None)
+            result = write_result(study, arm, trained, measure(trained))
             shown = result._repr_mimebundle_()["application/json"]
             write_notebook("02_train", {"application/json": shown}, arm.id, seed)
 

@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from lib.config.preregistration import ClaimStatus
+from lib.config.preregistration import ClaimStatus, load_plan
 from lib.record.archive import Record
 from lib.record.verify import Report, differences
 from lib.results import RunResult
@@ -67,9 +67,10 @@ DROPPED = {"percentile_coverage", "seeds_needed", "g_z", "severity_in_noise", "s
 def of_today(record):
     """Analyse what a record holds as 03 does."""
     runs = [RunResult.model_validate(run) for run in record.runs]
+    study = record.parameters
     claim = ClaimStatus(record.study, None, record.verdict["standing"], [])
     raw = [record.joined(name) for name in ("trace", "items", "stock_items")]
-    found = analyse(record.parameters, record.plan, claim, tidy(runs), *raw).as_json()
+    found = analyse(study, load_plan(study), claim, tidy(runs), *raw).as_json()
     return dict(json.loads(json.dumps(found)))
 
 

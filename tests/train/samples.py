@@ -34,15 +34,21 @@ NANOCHAT = {
 }
 
 
+def alone(config, seed):
+    """The study of a run that stands alone, asks no suite and is under no plan."""
+    return Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
+
+
 def begun(config, corpus, seed=0):
-    """The provenance of a run that stands alone, asks no suite and is under no plan."""
-    study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
+    """The provenance of a run that stands alone."""
+    study = alone(config, seed)
     return training.begin(study, study.arm("baseline"), seed, corpus)
 
 
 def train(config, corpus, seed, folder, report=lambda *_: None):
     """Train a run that stands alone."""
-    return training.train(config, corpus, begun(config, corpus, seed), folder, report)
+    study = alone(config, seed)
+    return training.train(study, study.arm("baseline"), seed, corpus, folder, report)
 
 
 class KilledError(Exception):
@@ -94,9 +100,8 @@ def finished_study(folder, **content):
                 corpus = beginning(corpus)
             for seed in study.seeds:
                 run = run_folder(study.name, arm.id, seed)
-                began = training.begin(study, arm, seed, corpus)
-                trained = training.train(arm.config, corpus, began, run, lambda *_: None)
-                measured = measure(trained, folder / "suites")
+                trained = training.train(study, arm, seed, corpus, run, lambda *_: None)
+                measured = measure(trained)
                 write_result(study, arm, trained, measured)
         yield study
 

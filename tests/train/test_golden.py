@@ -31,7 +31,7 @@ def test_a_tiny_run_ends_where_it_always_has(tiny, corpus, tmp_path):
     assert trained.batches == BATCHES
     length = torch.nn.utils.get_total_norm(trained.model.parameters()).item()
     assert length == pytest.approx(WEIGHTS, rel=1e-6)
-    measured = measure(trained, tmp_path).measures
+    measured = measure(trained).measures
     assert {name: measured[name] for name in MEASURES} == pytest.approx(MEASURES, rel=1e-5)
 
 

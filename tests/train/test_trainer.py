@@ -59,7 +59,7 @@ def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weight
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is usual
     with pytest.raises(UserError, match="training stopped at step 7; train the run again"):
-        measure(stopped, tmp_path)
+        measure(stopped)
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert resumed.resumed_at == [7]
     assert_same(resumed, undisturbed)
