@@ -130,17 +130,10 @@ def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
 
 def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
     """Name a factor and its levels on the x axis."""
-    ticks(ax, [level_text(level) for level in levels])
+    ticks(ax, [level_name("", level).removeprefix("=") for level in levels])
     ax.set_xlabel(factor.rpartition(".")[2].replace("_", " "))
     ax.set_xlim(-0.4, len(levels) - 0.6)
     return ax
-
-
-def level_text(level: Level) -> str:
-    """Write a level as short as it goes: 0.0003 as 3e-4."""
-    if isinstance(level, float) and 0 < level < 0.01:
-        return np.format_float_scientific(level, precision=2, trim="-", exp_digits=1)
-    return level_name("", level).removeprefix("=")
 
 
 def mark(look: Variant, filled: bool) -> dict[str, Any]:

@@ -236,9 +236,7 @@ class StudyFigures:
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
         title = name.replace("-", ": ").replace("_", " ").capitalize()
-        tested = name == "effects" and self.verdict["hypothesis_tests"]
-        of = f"{self.verdict['standing']}: " if tested else ""
-        of += f"{self.study.name}, n = {self.runs['seed'].nunique()} seeds"
+        of = f"{self.study.name}, {self.runs['seed'].nunique()} seeds"
         if len(columns) < len(settings):
             of += f", {len(columns)} of {len(settings)} settings"
         return StudyFigure(name, f"## {title}\n\n{says} *{of}.*", draw)

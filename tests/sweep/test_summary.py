@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from lib.config.io import write_json
+from lib.config.io import ROOT, write_json
 from lib.config.preregistration import ClaimStatus
+from lib.config.study import Study
+from lib.record.archive import Record
 from lib.stats.runs import study_results, tidy
 from lib.stats.verdict import analyse
 from lib.sweep import summary
@@ -22,6 +24,27 @@ ASKED = {
     "test": [f"layernorm,{FAST}", f"none,{FAST}"],
     "direction": "greater",
 }
+
+
+def end_of(study: Study, runs: Any, verdict: Any, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let a sweep end that left these runs and this verdict."""
+    write_json(folder / "03_analysis.json", {"runs": runs})
+    write_json(folder / "verdict.json", verdict)
+    patch.setattr(summary, "study_folder", lambda _: folder)
+    patch.setattr(summary, "result_file", lambda name, _: folder / f"{name}.json")
+    summary.summarise(study)
+
+
+def test_the_readme_shows_how_the_example_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    record = Record("example")
+    monkeypatch.setenv("COLUMNS", "80")
+    verdict = {"effects": []} | record.verdict  # it is older than effects
+    end_of(record.parameters, record.runs, verdict, tmp_path, monkeypatch)
+    said = re.sub(" +\n", "\n", capsys.readouterr().out)
+    (shown,) = re.findall("```\n(example: .*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    assert said.startswith(f"\n{shown}")
 
 
 @pytest.mark.parametrize("width", [80, 45])
@@ -44,13 +67,10 @@ def test_an_answer_is_said_in_plain_words_and_nothing_is_cut_in_a_narrow_termina
     )
     claim = ClaimStatus(study.name, plan.hash, "CONFIRMATORY", [])
     verdict = analyse(study, plan, claim, table, trace_of(table), none, none)
-    write_json(tmp_path / "verdict.json", verdict.as_json())
-    write_json(tmp_path / "03_analysis.json", study_results(study, runs))
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr(summary, "study_folder", lambda _: tmp_path)
-    monkeypatch.setattr(summary, "result_file", lambda name, _: tmp_path / f"{name}.json")
     monkeypatch.setattr(summary, "load_plan", lambda _: plan)
-    summary.summarise(study)
+    kept = study_results(study, runs)["runs"]
+    end_of(study, kept, verdict.as_json(), tmp_path, monkeypatch)
     text, _, ends = capsys.readouterr().out.partition("\nAll measures ")
     assert max(map(len, text.splitlines())) <= width
     assert text.count("[+") + text.count("[-") >= 5  # two contrasts, two factors, how they interact
