@@ -113,7 +113,7 @@ def by_level(
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
     table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
-    for look, offset, part in aside(table, 0.06 * table["variant"].nunique()):
+    for look, offset, part in aside(table, min(0.6, 0.06 * table["variant"].nunique())):
         yield look, offset, part.sort_values("place", kind="stable")
 
 

@@ -148,7 +148,7 @@ class StudyFigures:
         rows: Rows = {
             name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
         }
-        few = self.runs["variant"].nunique() <= 6
+        few = 1 < self.runs["variant"].nunique() <= 6
         if rows and few and self.runs["setting"].nunique() <= 2:  # else the interaction says more
             yield "comparison", rows
 
