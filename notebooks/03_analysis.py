@@ -29,6 +29,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 from IPython.display import Markdown, display
 from pandas import DataFrame
 
+from lib.figures.study import StudyFigures
 from lib.stats import tables as report
 from lib.stats.runs import (
     collect,
@@ -39,7 +40,6 @@ from lib.stats.runs import (
     study_results,
     tidy,
 )
-from lib.stats.tables import readable
 from lib.stats.verdict import analyse
 from lib.config.code import plan_log
 from lib.config.io import relative, result_file, study_folder, write_json
@@ -60,7 +60,6 @@ runs = tidy(results)
 trace, items, stock = (read_parquet(design, n) for n in ("trace", "items", "stock_items"))
 claim = claim_status(design, plan, [run.model_dump() for run in results])
 verdict = analyse(design, plan, claim, runs, trace, items, stock)
-contrasts = verdict.tables["contrasts"]
 write_json(study_folder(design.name) / "verdict.json", verdict.as_json())
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
@@ -70,11 +69,13 @@ print(relative(path))
 # ## Verdict
 # Of a confirmatory study: one answer to each hypothesis of its plan, in one word, with what was
 # found; and the decision on each arm, where the plan tests how many runs are unstable. An
-# exploratory study tests and decides nothing. Below: when the plan was committed and changed. Look
-# for a change that came after the first run.
+# exploratory study tests and decides nothing. The figure: by how much arms differ (hollow marks are
+# undecided), or of a single arm how its loss fell; 04 draws the others. Below: the commits of the
+# plan. Look for one that came after the first run.
 
 # %%
 display(Markdown(f"**{claim}**"), verdict)
+next(StudyFigures(design, results).applicable()).draw()
 print(plan_log(design.plan) if design.plan else "No plan.")
 print(report.repetitions(result_file("01_data", design.name)))
 
@@ -103,7 +104,7 @@ display(*report.seed_tables(runs, first))
 
 # %%
 print(report.not_compared(runs))
-report.contrast_overview(contrasts)
+report.contrast_overview(verdict.tables["contrasts"])
 
 # %% [markdown]
 # ## Every factor
@@ -123,7 +124,7 @@ report.contrast_overview(verdict.tables["effects"])
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(columns=["says", "sentence"], errors="ignore")
-display(readable(asked, 4), readable(verdict.tables["tests"], 4))
+display(report.readable(asked, 4), report.readable(verdict.tables["tests"], 4))
 
 # %% [markdown]
 # Every statistic of each contrast. Look at the Holm p (n/a outside a family, so everywhere in an
@@ -133,7 +134,7 @@ display(readable(asked, 4), readable(verdict.tables["tests"], 4))
 # a smaller one.
 
 # %%
-readable(contrasts, 4)
+report.readable(verdict.tables["contrasts"], 4)
 
 # %% [markdown]
 # ## What else the runs show
@@ -144,7 +145,7 @@ readable(contrasts, 4)
 
 # %%
 for name, table in verdict.beyond.items():
-    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), readable(table))
+    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), report.readable(table))
 
 # %% [markdown]
 # ## Tasks
@@ -182,4 +183,4 @@ display(report.by_arm(own, ["own mean"], "value", 4).T)
 
 # %%
 display(report.provenance_table(results))
-display(readable(DataFrame([run.seconds for run in results]).describe(), 1))
+display(report.readable(DataFrame([run.seconds for run in results]).describe(), 1))

@@ -57,7 +57,7 @@ drawn = {}
 for figure in figures.applicable():
     display(Markdown(figure.words))
     figure.draw()
-    drawn[figure.name] = figure.data_hash
+    drawn[figure.name] = figure.words
 
 # %%
 path = result_file("04_figures", design.name)

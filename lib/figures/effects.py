@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
 from lib.config.study import level_name
-from lib.figures.style import VARIANTS, Variant, aside, line, table_looks, widen
+from lib.figures.style import VARIANTS, Variant, aside, line, spread, table_looks, ticks
 
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
@@ -46,8 +46,7 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
         ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker, zorder=2)
         ends = [x - 0.25, x + 0.25]
         ax.plot(ends, [values.mean()] * 2, color=look.colour, linewidth=2.2, zorder=3)
-    turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(len(styles)), [look.label for look in styles.values()], **turned)
+    ticks(ax, [look.label for look in styles.values()])
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
@@ -60,7 +59,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     tasks = tasks.assign(label=names).sort_values(["shots", "task"], kind="stable")
     labels = list(tasks["label"].unique())
-    for look, offset, part in aside(tasks, 0.6):
+    for look, offset, part in aside(tasks, 0.5):
         seeds = part.groupby("label")["normalised_accuracy"].agg(["min", "mean", "max"])
         y = [labels.index(label) + offset for label in seeds.index]
         ax.hlines(y, seeds["min"], seeds["max"], color=look.colour, linewidth=1)
@@ -85,9 +84,7 @@ def interaction(
         points: Any = {"color": look.colour, "markersize": 2.5, "alpha": 0.5}
         ax.plot(part["place"] + offset, part[measure], look.marker, **points)
         count_lost(ax, x, seeds.size() - seeds.count(), look)
-    values = runs[measure].dropna()
-    if (values > 0).all() and values.max() > 10 * values.min():
-        ax.set_yscale("log")
+    spread(ax, runs[measure].dropna())
     ax.set_ylabel(MEASURES[measure].label)
     return factor_axis(factor, levels, ax)
 
@@ -105,8 +102,7 @@ def differences(
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
         ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2)
         count_lost(ax, x, part["n_dropped"], look)
-    widen(ax, pd.concat([table["mean_delta"], table["t_low"], table["t_high"]]))
-    ax.set_ylabel(f"Δ {MEASURES[measure].label}\n(arm - baseline)")
+    ax.set_ylabel(f"Δ {MEASURES[measure].label}")
     return factor_axis(factor, levels, ax)
 
 
@@ -117,7 +113,7 @@ def by_level(
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
     table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
-    for look, offset, part in aside(table, 0.06 * table["variant"].nunique()):
+    for look, offset, part in aside(table, min(0.6, 0.06 * table["variant"].nunique())):
         yield look, offset, part.sort_values("place", kind="stable")
 
 
@@ -134,18 +130,10 @@ def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
 
 def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
     """Name a factor and its levels on the x axis."""
-    ax.set_xticks(range(len(levels)), [level_text(level) for level in levels])
-    ax.tick_params(axis="x", rotation=45 if len(levels) > 5 else 0)
+    ticks(ax, [level_name("", level).removeprefix("=") for level in levels])
     ax.set_xlabel(factor.rpartition(".")[2].replace("_", " "))
     ax.set_xlim(-0.4, len(levels) - 0.6)
     return ax
-
-
-def level_text(level: Level) -> str:
-    """Write a level as short as it goes: 0.0003 as 3e-4."""
-    if isinstance(level, float) and 0 < level < 0.01:
-        return np.format_float_scientific(level, precision=2, trim="-", exp_digits=1)
-    return level_name("", level).removeprefix("=")
 
 
 def mark(look: Variant, filled: bool) -> dict[str, Any]:

@@ -19,36 +19,28 @@ from matplotlib.axes import Axes
 from lib.config.io import read_json, relative, study_folder
 from lib.config.metrics import measures_in
 from lib.config.preregistration import load_plan
-from lib.config.schema import digest
 from lib.config.study import Study
 from lib.figures import effects, training
 from lib.figures.style import facets
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.tables import REFERENCES
+from lib.stats.tables import ENDS, REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
 Layouts = Iterator[tuple[Any, ...]]
 """Of figures: name and `Rows`; then, where they are not as usual, the height of a row in inches and
 the column of the tables that panels stand side by side by."""
-_ENDS = dict.fromkeys(["mean_delta", "t_low", "t_high"], float)
 
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A figure that applies to a study: what to look for, data, and how to show it."""
+    """A figure that applies to a study: what to look for, and how to show it."""
 
     name: str
     words: str
     """Title, what to look for, how it is drawn, and of which runs."""
-    tables: list[pd.DataFrame]
     draw: Callable[[], None]
-
-    @property
-    def data_hash(self) -> str:
-        """SHA-256 of the tables that are drawn."""
-        return digest([table.to_json(orient="split", double_precision=12) for table in self.tables])
 
 
 class StudyFigures:
@@ -75,15 +67,15 @@ class StudyFigures:
     def contrasts(self, measure: str) -> pd.DataFrame:
         """Return the contrasts of 03_analysis of each arm with its own baseline, with the arm's
         variant and levels."""
-        columns = ["arm", "baseline", "measure", *_ENDS, "n_dropped"]
-        table = pd.DataFrame(self.verdict["contrasts"], columns=columns).astype(_ENDS)
+        columns = ["arm", "baseline", "measure", *ENDS, "n_dropped"]
+        table = pd.DataFrame(self.verdict["contrasts"], columns=columns).astype(ENDS)
         arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
         return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
 
     def applicable(self) -> Iterator[StudyFigure]:
-        """Give every figure for which the study has something to show, in order."""
-        makers = [self._effects, self._loss, self._smoothness, self._trends, self._comparison]
-        makers += [self._interactions, self._inside, self._calibration, self._tasks]
+        """Give every figure for which the study has something to show: what it asks first."""
+        makers = [self._effects, self._comparison, self._interactions, self._loss]
+        makers += [self._smoothness, self._trends, self._inside, self._calibration, self._tasks]
         for make in makers:
             for layout in make():
                 yield self._figure(inspect.getdoc(make), *layout)
@@ -100,14 +92,14 @@ class StudyFigures:
             table = self.contrasts(self.main)
             table["effect"] = table["arm"] + " - " + table["baseline"]
         if len(table):
-            table = table.rename(columns={"hypothesis": "effect"}).astype(_ENDS)
+            table = table.rename(columns={"hypothesis": "effect"}).astype(ENDS)
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
             if "answer" in table:
                 decided = table["answer"] != "undecided"
-            label = table["effect"].map(lambda text: textwrap.fill(text, 22))
+            label = table["effect"].map(lambda text: textwrap.fill(text.replace(",", ", "), 22))
             table = table.assign(label=label, decided=decided, variant="", setting="")
             rows: Rows = {}
-            for measure in table["measure"].unique():
+            for measure in sorted(table["measure"].unique(), key=self.main.__ne__):
                 part = table[table["measure"] == measure]
                 rows[measure] = part, partial(effects.forest, measure=measure)
             lines = label.str.count("\n").max() + 1
@@ -118,8 +110,7 @@ class StudyFigures:
         beside what counting characters and pairs of them reaches on the held-out text
         (dotted); then how far each run is from its baseline's with the same seed. Lines are
         means over seeds, bands reach from the lowest to the highest. A diverged run ends in
-        a cross; a loss far above its initial value is cut off. Drawn by `trajectory` and
-        `difference` from the dev curves of all runs."""
+        a cross. Drawn by `trajectory` and `difference` from the dev curves of all runs."""
         yield from self._course("loss", "dev_loss")
 
     def _smoothness(self) -> Layouts:
@@ -157,7 +148,7 @@ class StudyFigures:
         rows: Rows = {
             name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
         }
-        few = self.runs["variant"].nunique() <= 6
+        few = 1 < self.runs["variant"].nunique() <= 6
         if rows and few and self.runs["setting"].nunique() <= 2:  # else the interaction says more
             yield "comparison", rows
 
@@ -183,17 +174,16 @@ class StudyFigures:
                 yield f"interaction-{name}", rows, 1.6, "within"
 
     def _inside(self) -> Layouts:
-        """What does the layer change inside? The norm of the embeddings and their
+        """What differs inside? Where a factor is about the embeddings, their norm and their
         similarity through training (1: all point one way); the residual stream's norm from
         block to block, thin and pale before training; AdamW's second moment by part of the
         model at the last step. Drawn by `trajectory`, `residual_norms` and `second_moments`
         from the dev curves."""
-        rows: Rows = {
-            "embedding_norm": (self.curve, partial(training.trajectory, y="embedding_norm")),
-            "embedding_cosine": (self.curve, partial(training.trajectory, y="embedding_cosine")),
-            "residual_norm": (self.curve, training.residual_norms),
-            "second_moment": (self.curve, training.second_moments),
-        }
+        fields = {field for arm in self.study.arms() for field in arm.levels}
+        names = ("embedding_norm", "embedding_cosine") if training.of_embeddings(fields) else ()
+        rows: Rows = {y: (self.curve, partial(training.trajectory, y=y)) for y in names}
+        rows["residual_norm"] = self.curve, training.residual_norms
+        rows["second_moment"] = self.curve, training.second_moments
         yield "inside", rows
 
     def _calibration(self) -> Layouts:
@@ -228,11 +218,11 @@ class StudyFigures:
         self, says: str | None, name: str, rows: Rows, height: float = 1.6, by: str = "setting"
     ) -> StudyFigure:
         """Lay out a figure with a row per table and a column per value of `by`. Of many columns,
-        those shown are evenly spread from the first to the last, and the words say so. Compared
-        levels that are numbers are ordered."""
+        those shown are evenly spread from the first to the last, and the words say so. Levels that
+        are numbers are ordered, whatever the baseline is."""
         levels: Any = {arm.variant: [*arm.levels.values(), ""][0] for arm in self.study.arms()}
         baseline, *others = levels
-        if ordered := {type(level) for level in levels.values()} <= {int, float}:
+        if ordered := {type(levels[name]) for name in others} <= {int, float}:
             others.sort(key=levels.get)
         dtype = {"variant": pd.CategoricalDtype([baseline, *others], ordered)}
         tables = {row: table.astype(dtype) for row, (table, _) in rows.items()}
@@ -246,9 +236,7 @@ class StudyFigures:
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
         title = name.replace("-", ": ").replace("_", " ").capitalize()
-        tested = name == "effects" and self.verdict["hypothesis_tests"]
-        of = f"{self.verdict['standing']}: " if tested else ""
-        of += f"{self.study.name}, n = {self.runs['seed'].nunique()} seeds"
+        of = f"{self.study.name}, {self.runs['seed'].nunique()} seeds"
         if len(columns) < len(settings):
             of += f", {len(columns)} of {len(settings)} settings"
-        return StudyFigure(name, f"## {title}\n\n{says} *{of}.*", list(tables.values()), draw)
+        return StudyFigure(name, f"## {title}\n\n{says} *{of}.*", draw)

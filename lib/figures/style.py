@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import cycle
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
 from lib.config.io import atomic_write, write_bytes
@@ -56,15 +57,13 @@ VARIANTS = {
 }
 """Name → look; the baseline first."""
 
-_OTHERS = [
-    Variant("", "#882255", (4, 1, 1, 1), "*"),
-    Variant("", "#117733", (2, 1), "h"),
-    Variant("", "#332288", (6, 1.5, 1, 1.5, 1, 1.5), "p"),
-    Variant("", "#AA4499", (3, 3), "<"),
-    Variant("", "#999933", (8, 1.5, 2, 1.5), ">"),
-    Variant("", "#44AA99", (1, 2), "d"),
-]
-"""Looks of levels without a registered one, in their order."""
+# Of levels without a look of their own, in turn: of 42 no two share both colour and dashes.
+_COLOURS = ("#882255", "#117733", "#332288", "#AA4499", "#999933", "#44AA99")
+_MARKERS = ("*", "h", "p", "<", ">", "d")
+_DASHES = (
+    *((4, 1, 1, 1), (2, 1), (6, 1.5, 1, 1.5, 1, 1.5), (3, 3)),
+    *((8, 1.5, 2, 1.5), (1, 2), (4, 1, 4, 1, 1, 1)),
+)
 
 
 def variant(name: str) -> Variant:
@@ -74,25 +73,28 @@ def variant(name: str) -> Variant:
 
 
 def looks(names: Iterable[str], ordered: bool = False) -> dict[str, Variant]:
-    """Give the variants of a study, its baseline first, their looks. Levels that are `ordered` are
-    one hue from light to dark, and the baseline black."""
-    every, found, spare = list(names), dict[str, Variant](), cycle(_OTHERS)
-    shades = colormaps["Blues"](np.linspace(0.3, 0.95, len(every)))
-    for i, name in enumerate(every):
-        found[name] = variant(name)
-        if i and (ordered or name not in VARIANTS):
-            found[name] = replace(next(spare), label=name)
-        if i and ordered:
-            found[name] = replace(found[name], colour=to_hex(shades[i]))
+    """Give the variants of a study their looks: its baseline, the first, is black and solid, and no
+    other is. Levels that are `ordered` are one hue from light to dark."""
+    every, found = list(names), dict[str, Variant]()
+    spare = map(Variant, repeat(""), cycle(_COLOURS), cycle(_DASHES), cycle(_MARKERS))
+    shades = colormaps["Blues"](np.linspace(0.35, 1, len(every)))
+    for shade, name in zip(shades, every, strict=True):
+        known = variant(name)
+        look = known if known.dashes and not ordered else next(spare)
+        colour = to_hex(shade) if ordered else look.colour
+        found[name] = replace(look, label=known.label, colour=colour)
+    for name in every[:1]:
+        found[name] = replace(VARIANTS["none"], label=found[name].label)
     return found
 
 
 def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
-    """Give the look of every variant in a table, in the order in which they are drawn: as they
-    stand there, or as a categorical column orders them."""
+    """Give the look of every variant in a table, in the order in which they are drawn: as a
+    categorical column, which names all of the study, orders them. Of any other, as of a single run,
+    each has the look that is registered."""
     present, dtype = table["variant"].unique(), table["variant"].dtype
     if not isinstance(dtype, pd.CategoricalDtype):
-        return looks(present)
+        return {name: variant(name) for name in present}
     every = looks(dtype.categories, bool(dtype.ordered))
     return {name: look for name, look in every.items() if name in present}
 
@@ -147,7 +149,7 @@ def facets(
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
         for ax in figure.axes:
-            ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(14 * height), break_on_hyphens=False))
+            ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
             factors = setting.replace("_", " ").replace("=", " = ").split(",")
             ax.set_title(
@@ -174,12 +176,25 @@ def aside(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, p
         yield look, width * (i - (n - 1) / 2) / max(n - 1, 1), part
 
 
-def widen(ax: Axes, differences: pd.Series) -> None:
-    """Give differences of many magnitudes an axis that is linear only around zero."""
-    sizes = differences.abs()
-    sizes = sizes[sizes > 0]
-    if sizes.max() > 12 * sizes.median():
-        ax.set_yscale("symlog", linthresh=sizes.median())
+class _Plain(LogFormatterSciNotation):
+    """Writes ticks of a logarithmic axis as plain numbers."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def spread(ax: Axes, values: pd.Series) -> None:
+    """Show all of what spans more than a factor of ten: on a logarithmic axis."""
+    if (values > 0).all() and values.max() > 10 * values.min():
+        ax.set_yscale("log")
+        ax.yaxis.set(major_formatter=_Plain(), minor_formatter=_Plain())
+
+
+def ticks(ax: Axes, names: Sequence[str]) -> None:
+    """Name the places 0, 1, … on the x axis; aslant where names would run into one another."""
+    aslant: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+    fit = 7 * max(map(len, names), default=0) * len(names) < ax.bbox.width  # pixels
+    ax.set_xticks(range(len(names)), names, **({} if fit else aslant))
 
 
 def show(figure: Figure, colours: int = 64) -> bytes:

@@ -5,7 +5,8 @@ Those at the end lay out what 01_data and 02_train show.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,29 +16,35 @@ from matplotlib.axes import Axes
 
 from lib.config.metrics import MEASURES
 from lib.config.study import Arm
-from lib.figures.style import STYLE, Variant, aside, line, show, small_png, variants, widen
+from lib.figures.style import STYLE, Variant, aside, line, show, small_png, spread, ticks, variants
 from lib.stats.runs import melt_columns
 
 LABELS = {
-    "step": "step",
     "loss": "training loss (nats)",
     "dev_loss": "dev loss (nats)",
     "grad_norm": "gradient norm",
     "gradient_cosine": "cosine between gradients",
-    "embedding_norm": "embedding norm",
-    "second_moment_mean": "second moment",
-    "embedding_cosine": "cosine, embeddings",
     "input_cosine": "cosine, block 1 inputs",
-    "logit_sd": "sd of logits",
+    "second_moment_mean": "second moment",
     "context": "characters of context",
     "position_loss": "held-out loss (nats)",
     "temperature": "softmax temperature",
     "nll": "test loss (nats)",
     "ece": MEASURES["ece_test"].label,
     "block": "blocks passed",
-    "residual_norm": "residual norm",
 }
-"""Columns of a run's trace, curve and tables → their axes."""
+"""Columns of a run's trace, curve and tables → their axes; any other is called as it is."""
+
+
+def label(column: str) -> str:
+    """Name a column on an axis."""
+    return LABELS.get(column, column.replace("_", " "))
+
+
+def of_embeddings(fields: Iterable[str]) -> bool:
+    """Tell whether a parameter is about the embeddings, so that it is worth a look what they do."""
+    names = [field.rpartition(".")[2] for field in fields]
+    return any(re.match("embedding|position|tied|n_embd", name) for name in names)
 
 
 def thinned(steps: pd.Series) -> pd.Series:
@@ -56,28 +63,25 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
         ax.plot(seeds.index, seeds["mean"], **line(look))
         band: Any = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
         ax.fill_between(seeds.index, seeds["min"], seeds["max"], **band)
-    ax.set(xlabel=LABELS[x], ylabel=LABELS[y])
+    if pd.api.types.is_integer_dtype(curves[x]):
+        ax.locator_params(axis="x", integer=True)
+    ax.set(xlabel=label(x), ylabel=label(y))
     return ax
 
 
 def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     """Draw a trend of runs whose rows hold their `status`: a line is the mean of the runs still
-    training, and a cross marks where a diverged run ended. A loss far above its initial value is
-    cut off; magnitudes stand on a logarithmic axis."""
-    trend(curves[np.isfinite(curves[y])], y, ax)
-    ceiling = np.inf
-    if y in ("grad_norm", "second_moment_mean"):
-        ax.set_yscale("log")
+    training, and a cross marks where a diverged run ended."""
+    curves = curves[np.isfinite(curves[y])]
+    trend(curves, y, ax)
     if y == "dev_loss":
         reference_lines(curves, ax)
-        ceiling = 1.1 * curves.loc[curves["step"] == curves["step"].min(), y].mean()
-        if curves[y].max() > ceiling:
-            ax.set_ylim(0.95 * curves[y].min(), ceiling)
-            ax.set_ylabel(f"{LABELS[y]}, cut at 1.1 × initial")
+    if "cosine" not in y:
+        spread(ax, curves[y])
     diverged = curves[curves["status"] == "diverged"].sort_values("step")
     for look, part in variants(diverged.drop_duplicates(["arm", "seed"], keep="last")):
         crosses: Any = {"color": look.colour, "marker": "x", "s": 28, "zorder": 4}
-        ax.scatter(part["step"], part[y].clip(upper=ceiling), clip_on=False, **crosses)
+        ax.scatter(part["step"], part[y], clip_on=False, **crosses)
     return ax
 
 
@@ -86,12 +90,12 @@ def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
     at the end where the curves are below its line, or at the start, where they are not yet."""
     end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
     style: Any = {"transform": ax.get_yaxis_transform(), "fontsize": 7, "color": "0.25"}
-    for label in ("unigram", "bigram", "source"):
-        loss = curves.get(f"{label}_loss", pd.Series(np.nan)).mean()
+    for name in ("unigram", "bigram", "source"):
+        loss = curves.get(f"{name}_loss", pd.Series(np.nan)).mean()
         if np.isfinite(loss):
             x, ha = (0.99, "right") if end < loss else (0.01, "left")
             ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=":", zorder=1)
-            ax.text(x, loss, label, ha=ha, va="bottom", clip_on=True, **style)
+            ax.text(x, loss, name, ha=ha, va="bottom", clip_on=True, **style)
 
 
 def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
@@ -104,8 +108,7 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     deltas = arms.assign(**{y: arms[y] - baseline}).dropna(subset=y)
     ax.axhline(0, color="0.5", linewidth=0.8)
     trend(deltas, y, ax)
-    widen(ax, deltas[y])
-    ax.set_ylabel(f"Δ {LABELS[y]}")
+    ax.set_ylabel(f"Δ {label(y)}")
     return ax
 
 
@@ -115,7 +118,7 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
     first = melt_columns(curve, "residual_norm_", "block", "min").astype({"block": int})
     last = melt_columns(curve, "residual_norm_", "block").astype({"block": int})
     trend(last.rename(columns={"value": "residual_norm"}), "residual_norm", ax, x="block")
-    ax.set_yscale("log")
+    spread(ax, pd.concat([first["value"], last["value"]]))
     for look, part in variants(first):
         means = part.groupby("block")["value"].mean()
         ax.plot(means.index, means, color=look.colour, linewidth=0.6, alpha=0.6)
@@ -123,17 +126,17 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw AdamW's second moment at the last step, per part of the model, on a logarithmic axis: a
-    mark per variant and seed."""
+    """Draw AdamW's second moment at the last step, per part of the model, a mark per
+    variant and seed."""
     values = melt_columns(curve, "second_moment_", "group")
     groups = list(values["group"].unique())
     for look, offset, part in aside(values, 0.4):
         x = part["group"].map(groups.index) + offset
         style: Any = {"color": look.colour, "marker": look.marker, "label": look.label}
         ax.scatter(x, part["value"], s=14, **style)
-    names = [group.replace("_", " ") for group in groups]
-    ax.set_xticks(range(len(groups)), names, rotation=40, ha="right", rotation_mode="anchor")
-    ax.set(yscale="log", ylabel="second moment")
+    ticks(ax, [group.replace("_", " ") for group in groups])
+    spread(ax, values["value"])
+    ax.set_ylabel("second moment")
     return ax
 
 
@@ -145,7 +148,7 @@ def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
         style = line(look) | {"marker": look.marker, "markersize": 3}
         ax.plot(means["confidence"], means["correct"], **style)
     ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
-    ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    ax.set(xlabel="confidence", ylabel="accuracy")
     return ax
 
 
@@ -166,12 +169,15 @@ _OF_A_RUN = STYLE | {"axes.grid": False}
 
 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
-    """Show how training went: loss, gradient norm, second moment, embeddings, logits over steps."""
-    tables = dict.fromkeys(("loss", "grad_norm", "second_moment_mean"), trace)
-    measured = ("dev_loss", "embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
-    tables |= dict.fromkeys(measured, curve)
+    """Show how training went: loss, gradient norm, second moment; and what became of embeddings and
+    logits, where the arm's levels are about them."""
+    tables = dict.fromkeys(("loss", "grad_norm", "second_moment_mean"), trace) | {"dev_loss": curve}
+    if of_embeddings(arm.levels):
+        inside = ("embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
+        tables |= dict.fromkeys(inside, curve)
     with plt.rc_context(_OF_A_RUN):
-        figure, axes = plt.subplots(2, 4, figsize=(9.6, 4))
+        n = len(tables) // 4
+        figure, axes = plt.subplots(n, 4, figsize=(9.6, 2 * n))
         for (y, table), ax in zip(tables.items(), axes.flat, strict=True):
             trend(table.assign(variant=arm.variant), y, ax)
         show(figure, 8)  # few colours: a record holds hundreds of such figures
@@ -214,12 +220,12 @@ def live_picture(
             axes[0].plot(trace["step"], trace["loss"], linewidth=0.9, alpha=0.5 * alpha, **style)
             axes[1].plot(trace["step"], trace["grad_norm"], linewidth=0.9, alpha=alpha, **style)
             style |= {"marker": look.marker, "markersize": 4, "linewidth": 1.8, "alpha": alpha}
-            axes[0].plot(curve["step"], curve["dev_loss"], label=name, **style)
-        first = next(iter(runs.values()))["trace"]["loss"]
-        if first.max() > 1.5 * first.iloc[:1].max():  # an explosion would hide the rest
-            axes[0].set_ylim(top=1.5 * first.iloc[0])
+            axes[0].plot(curve["step"], curve["dev_loss"], label=name, clip_on=False, **style)
+        traces = pd.concat(tables["trace"].dropna() for tables in runs.values())
+        spread(axes[0], traces["loss"])
+        spread(axes[1], traces["grad_norm"])
         axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
-        axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total), yscale="log")
+        axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total))
         axes[0].legend(title="on dev (thin: in training)", title_fontsize=8)
         colour = "#B00020" if warnings else "black"
         axes[0].set_title("\n".join([standing, *warnings]), loc="left", color=colour)

@@ -83,7 +83,7 @@ def by_criteria(
         return "stability", undecided, "stability is not judged where the loss starts high"
     if before <= tolerated:
         if worse:
-            return "regression", keep, f"the baseline is stable; the arm is worse in {worse}"
+            return "regression", keep, f"the baseline is stable and the arm is worse in {worse}"
         if after > tolerated:
             return "stability", keep, "the baseline trains stably and the arm does not"
         if not any(shown[name] for name in primary):
@@ -98,7 +98,7 @@ def by_criteria(
     if after > tolerated:
         return "stability", keep, "the baseline is unstable and the arm does not cure it"
     if shown.get("unstable") != "better":
-        return "stability", keep, "that the arm cures the instability is not significant"
+        return "stability", keep, "it is not significant that the arm cures the instability"
     cost = _cost([rows[name] for name in primary], plan.smallest_effect_of_interest)
     if cost == "beyond":
         return "cost", keep, "it removes instability, at more than the planned cost"

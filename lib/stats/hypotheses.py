@@ -172,16 +172,17 @@ def in_words(row: Row) -> str:
     what was found, and the plan's sentence for it."""
     measure = MEASURES[row["measure"]]
     n = row["n"]
-    answer = row["answer"]
-    if answer != "undecided":
-        how = f"p = {row['p_holm' if answer == 'supported' else 'refuted_p']:.2g}"
+    if row["answer"] == "supported":
+        how = f"shown by {n} seeds (p = {row['p_holm']:.2g})"
+    elif row["answer"] == "refuted":
+        how = f"the contrary is shown by {n} seeds (p = {row['refuted_p']:.2g})"
     elif np.isnan(row["p_holm"]):
-        how = "no test, since fewer than two were completed in all arms, or none differs"
+        how = "no test, since fewer than two seeds were completed in all arms, or none differs"
     else:
         enough = f"; some {row['seeds']:.0f} could" if np.isfinite(row["seeds"]) else ""
-        how = f"too few to tell{enough}"
+        how = f"too few seeds to tell: {n}{enough}"
     found = (
-        f"{row['arm']} - {row['baseline']} in {measure.title}: {measure.estimate(row)}; claimed: "
-        f"{row['claim']}. {n} {'seed' if n == 1 else 'seeds'}: {how}."
+        f"Claimed: {row['arm']} - {row['baseline']} is {row['claim']} in {measure.title}. "
+        f"Found: {measure.estimate(row)}; {how}."
     )
     return " ".join(filter(None, [row["says"], found, row["sentence"]]))

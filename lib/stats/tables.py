@@ -8,6 +8,7 @@ import pandas as pd
 
 from lib.config.io import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
+from lib.config.yaml import Json
 from lib.results import RunResult
 from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
 
@@ -18,6 +19,24 @@ REFERENCES = {
     "source_loss": "the text's own source",
 }
 """Reference (see `RunResult.references`) → what it is the held-out loss of."""
+
+
+ENDS = dict.fromkeys(("mean_delta", "t_low", "t_high"), float)
+"""A difference and its interval, which JSON may write as null."""
+
+
+def in_markdown(verdict: Json) -> str:
+    """Write the answer to each hypothesis and what is decided of each arm, from what is kept of a
+    verdict, each with its reason."""
+    said = []
+    for name, of in verdict["answers"].items():
+        said.append(f"**{name}: {of['answer']}.** {of['reason']}")
+    for of in verdict["decisions"]:
+        said.append(f"**{of['arm']}: {of['decision']}**, since {of['reason']}.")
+    if verdict["tests"] and not said:
+        return "The tests of the plan's families stand in 03_analysis."
+    nothing = "Nothing is tested: an interval without zero is a hint, to be tested on other seeds."
+    return "\n\n".join(said or [nothing])
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
@@ -53,24 +72,29 @@ def result_table(result: RunResult) -> pd.DataFrame:
     return pd.Series(rows, name="this run").to_frame()
 
 
-def summary_table(
-    runs: pd.DataFrame, group: MeasureGroup = "summary", first: Iterable[str] = ()
-) -> pd.DataFrame:
-    """Write mean ± standard deviation (n - 1) over completed runs, per arm and measure: some that
-    are shown first, and those of a group; a measure that no run has is left out. `runs` is the
-    table of `lib.stats.runs.tidy`. Diverged runs are counted, never averaged in; only in shares of
-    runs they count as one. Few arms stand side by side, many below each other."""
+def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
+    """Write mean ± standard deviation (n - 1) over completed runs, arms down and measures across.
+    Diverged runs are counted, never averaged in; only in shares of runs they count as one."""
     rows = {}
     for arm, part in runs.groupby("arm", sort=False):
         completed = part[part["status"] == "completed"]
         row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
-        for name in available_measures([*first, *measures_in(group)], runs):
+        for name in names:
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
             if name in JUDGED and part[name].notna().any():
                 row[measure.title] = measure.text(part[name].mean())
         rows[arm] = row
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
+
+
+def summary_table(
+    runs: pd.DataFrame, group: MeasureGroup = "summary", first: Iterable[str] = ()
+) -> pd.DataFrame:
+    """Lay out the `means` of some measures that are shown first, and of those of a group; a measure
+    that no run has is left out. `runs` is the table of `lib.stats.runs.tidy`. Few arms stand side
+    by side, many below each other."""
+    table = means(runs, available_measures([*first, *measures_in(group)], runs))
     return table.T if len(table) <= 6 else table
 
 
@@ -97,12 +121,12 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     and t interval; and which part of its budget differs where that is itself a factor. Empty for an
     empty table."""
     cells: dict[str, dict[str, str]] = {}
-    for row in contrasts.to_dict("records"):
+    for row in contrasts.astype(ENDS if len(contrasts) else {}).to_dict("records"):
         name = row["effect"] if "effect" in row else f"{row['arm']} - {row['baseline']}"
         if row["budget"]:
             name += f" ({row['budget']} differs)"
         measure = MEASURES[row["measure"]]
-        cells.setdefault(measure.label, {})[name] = measure.estimate(row)
+        cells.setdefault(measure.title, {})[name] = measure.estimate(row)
     return pd.DataFrame(cells)
 
 

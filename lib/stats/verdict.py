@@ -2,8 +2,6 @@
 each, what is decided of each arm, and tables beyond the plan, where the study has what they need.
 """
 
-import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +19,7 @@ from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts
 from lib.stats.paired import contrast_table
 from lib.stats.runs import available_measures, main_measures, planned_measures
 from lib.stats.stability import judge_runs, stability_map, with_stability
-from lib.stats.tables import reference_table
+from lib.stats.tables import in_markdown, reference_table
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,7 @@ class Verdict:
         }
 
     def _repr_markdown_(self) -> str:
-        """Write the answer to each hypothesis, and what is decided of each arm."""
-        said = outcomes(self.as_json())
-        lines = [f"**{name}: {outcome}.** {reason}" for name, outcome, reason in said]
-        return "\n\n".join(lines) or "Nothing is tested: see the differences and their intervals."
+        return in_markdown(self.as_json())
 
 
 def analyse(
@@ -108,21 +103,3 @@ def analyse(
     }
     beyond = {name: table for name, table in beyond.items() if not table.empty}
     return Verdict(claim, runs, answers, decisions, tables | {"stability": stability}, beyond)
-
-
-def outcomes(verdict: Json) -> Iterator[tuple[str, str, str]]:
-    """Name every hypothesis with its answer, and every arm with what is decided of it, and why."""
-    for name, of in verdict["answers"].items():
-        yield name, of["answer"], of["reason"]
-    for of in verdict["decisions"]:
-        yield of["arm"], of["decision"], f"{of['rule']}: {of['reason']}"
-
-
-def for_terminal(verdict: Json, width: int) -> Iterator[str]:
-    """Write what is kept of a study under a plan in lines of at most `width` characters: whether it
-    may confirm, the answer to each hypothesis, and what is decided of each arm."""
-    claim = "; ".join([verdict["standing"], *verdict["exploratory_because"]])
-    yield from textwrap.wrap(claim, width, subsequent_indent="    ")
-    for name, outcome, reason in outcomes(verdict):
-        yield f"  {name}: {outcome.upper()}"
-        yield textwrap.indent(textwrap.fill(reason, width - 4), "    ")

@@ -47,7 +47,7 @@ PARENT = "STUDY_PARENT"
 """Environment variable that names the process that starts another, on this machine."""
 _READS = {
     "01_data": ("config", "data"),
-    "03_analysis": ("config", "stats"),
+    "03_analysis": ("config", "stats", "figures"),
     "04_figures": ("config", "stats", "figures"),
 }
 """Rooms of `lib` that decide what a notebook of a whole study shows."""

@@ -40,14 +40,14 @@ class LiveCurve:
             return self
         from IPython.display import display
 
-        from lib.figures.style import variant
+        from lib.figures.style import looks
         from lib.results import read_raw_file
         from lib.stats.stability import rule_of
 
         text = {"text/plain": "The curve appears here."}
         self._picture = display(text, raw=True, display_id=True)
         baseline = self.asked.arm(self.arm.baseline)
-        self._looks = [variant(arm.variant) for arm in (self.arm, baseline)]
+        self._looks = [*looks([baseline.id, self.arm.id]).values()][::-1]
         self._rule, self._baseline = rule_of(load_plan(self.asked)), dict[str, Any]()
         folder = run_folder(self.asked.name, baseline.id, self.seed)
         if folder != self.folder and (folder / "result.json").is_file():
@@ -62,8 +62,7 @@ class LiveCurve:
         if point:
             self.points.append(point)
         if point and not self.is_watched:
-            line = "step {step}: dev loss {dev_loss:.4f}, embedding norm {embedding_norm:.2f}"
-            print(line.format(**point), flush=True)
+            print("step {step}: dev loss {dev_loss:.4f}".format(**point), flush=True)
         if (start := time.monotonic()) >= self._next:
             self._show()
             seconds = time.monotonic() - start

@@ -2,26 +2,27 @@
 plan, and where to read more."""
 
 import sys
-from math import nan
-from typing import Any
+import textwrap
 
 import pandas as pd
 from rich import box
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
 from lib.config.io import read_json, relative, result_file, study_folder
 from lib.config.metrics import MEASURES, measures_in
+from lib.config.plan import ALPHA
 from lib.config.preregistration import load_plan
 from lib.config.study import Study
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
 from lib.stats.runs import available_measures, main_measures, tidy
-from lib.stats.tables import mean_and_sd, not_compared
+from lib.stats.tables import contrast_overview, in_markdown, means, not_compared
 
 WIDTH = 28
 """Characters that a measure takes."""
-_ENDS = ("mean_delta", "t_low", "t_high")
+EFFECTS = "; then each factor over all levels of the others, and (×) how one depends on another"
 
 
 def summarise(study: Study) -> None:
@@ -35,54 +36,42 @@ def summarise(study: Study) -> None:
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
-    console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
-    first = main_measures(runs, plan)
-    measures = available_measures([*first, *measures_in("headline")], runs)
-    measures = measures[: max(1, (console.width - 20) // WIDTH)]
-    console.print(_table(runs, verdict["contrasts"], measures))
+    console.print(f"\n{study.name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
+    measures = [*main_measures(runs, plan), *measures_in("headline")]
+    measures = available_measures(measures, runs)[: max(1, (console.width - 20) // WIDTH)]
+    effects = [row for row in verdict["effects"] if row["kind"] != "simple"]
+    diverged = runs.loc[runs["status"] == "diverged", "arm"].value_counts()
+    parts = [
+        means(runs, measures).rename({arm: f"{arm} ({n} diverged)" for arm, n in diverged.items()})
+    ]
+    parts += [contrast_overview(pd.DataFrame(rows)) for rows in (verdict["contrasts"], effects)]
+    console.print(_table(parts, measures))
     console.print(
-        "Mean ± sd over seeds; below it the paired difference from the arm's baseline, and its "
-        f"interval. All measures: {relative(folder)}/03_analysis.ipynb {not_compared(runs)}"
+        "\nMean ± sd over seeds; then differences, seed by seed, with their "
+        f"{1 - (plan.alpha if plan else ALPHA):.0%} intervals" + (EFFECTS if effects else "") + "."
     )
-    effects = [row for row in verdict["effects"] if row["measure"] in first[:1]]
-    if effects := [row for row in effects if row["kind"] != "simple"]:
-        title = MEASURES[first[0]].title
-        console.print(f"\nEvery factor, over the levels of the others, in {title}:")
-        widest = max(len(row["effect"]) for row in effects)
-        for row in effects:
-            budget = f" ({row['budget']} differs)" if row["budget"] else ""
-            console.print(f"  {row['effect']:{widest}}  {_estimate(row)}{budget}")
-    if plan:
-        from lib.stats.verdict import for_terminal  # loads scipy: a second
-
-        print("", *for_terminal(verdict, console.width), sep="\n")
+    console.print(not_compared(runs))
+    because = "; ".join(verdict["exploratory_because"])
+    claim = f"{verdict['standing']}: {because}" if because else verdict["standing"]
+    console.print(Markdown(f"**{claim}**\n\n{in_markdown(verdict)}"))
     record = Record(study.name)
     place = record.place if is_replaceable(study.name) else folder
-    print(f"\nExecuted notebooks  {relative(place)}/")
+    print(f"\nAll measures        {relative(folder)}/03_analysis.ipynb")
+    print(f"Executed notebooks  {relative(place)}/")
     print(f"Numbers             {relative(record.results_file)}")
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 
-def _table(runs: pd.DataFrame, contrasts: list[dict[str, Any]], measures: list[str]) -> Table:
-    """Lay out arms down and measures across; a diverged run is counted and averaged in nowhere."""
+def _table(parts: list[pd.DataFrame], measures: list[str]) -> Table:
+    """Lay out tables of texts under one another; none is cut, as a long name goes on below."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("arm", no_wrap=True)
+    table.add_column(overflow="fold")
     for name in measures:
-        table.add_column(MEASURES[name].title, justify="right", no_wrap=True)
-    own = {(row["arm"], row["baseline"], row["measure"]): row for row in contrasts}
-    for (arm, baseline), rows in runs.groupby(["arm", "baseline"], sort=False):
-        completed = rows[rows["status"] == "completed"]
-        n_diverged = len(rows) - len(completed)
-        cells = [f"{arm}\n{n_diverged} of {len(rows)} diverged" if n_diverged else str(arm)]
-        for name in measures:
-            cells.append(mean_and_sd(completed[name].dropna(), MEASURES[name].digits))
-            if row := own.get((arm, baseline, name)):
-                cells[-1] += f"\n{_estimate(row)}"
-        table.add_row(*cells)
+        title = textwrap.fill(MEASURES[name].title, WIDTH - 2)
+        table.add_column(title, justify="right", no_wrap=True)
+    for part in parts:
+        cells = part.reindex(columns=[MEASURES[name].title for name in measures])
+        for row in cells.fillna("n/a").itertuples():
+            table.add_row(*row)
+        table.add_section()
     return table
-
-
-def _estimate(row: dict[str, Any]) -> str:
-    """Write a difference with its interval; one seed has none, which JSON writes as null."""
-    numbers = {name: nan if row[name] is None else row[name] for name in _ENDS}
-    return MEASURES[row["measure"]].estimate(numbers)

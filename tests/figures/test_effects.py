@@ -69,7 +69,7 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(a
     assert [text.get_text() for text in ax.texts] == ["2", "1"]
     places = {"none": [2 - 0.06], "layernorm": [2 + 0.06]}  # side by side at the third level
     assert crosses(ax) == {VARIANTS[name].colour: pytest.approx(x) for name, x in places.items()}
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-3", "0.01", "0.1"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
 
 def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax):

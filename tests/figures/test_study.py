@@ -7,6 +7,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from lib.config.plan import Plan
+from lib.config.study import level_name
 from lib.figures import effects, training
 from lib.figures import study as study_figures
 from lib.figures.study import StudyFigures
@@ -34,7 +35,7 @@ def test_a_study_of_one_factor_shows_what_applies(monkeypatch, tmp_path):
     said = [figure.words for figure in figures.applicable()]
     assert [words for words in said if re.search(r"\d of \d", words)] == []  # all is shown
     drawn(figures, monkeypatch)
-    names = ["effects", "loss", "trend", "comparison", "inside"]
+    names = ["effects", "comparison", "loss", "trend", "inside"]
     assert [figure.name for figure in figures.applicable()] == names
     assert {path.stem for path in figures.folder.iterdir()} == {*names}
 
@@ -53,14 +54,18 @@ def test_nothing_per_token_is_compared_between_tokenizers(monkeypatch, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("field", "levels"),
+    [("weight_decay", [0.1, 1.0, 0.0, 0.3]), ("gradient_clip", [None, 2.0, 0.5, 1.0])],
+)
 def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
-    monkeypatch, tmp_path
+    field, levels, monkeypatch, tmp_path
 ):
-    decays = study_of({"training.weight_decay": [0.1, 1.0, 0.0, 0.3]})
-    figures = analysed(decays, tmp_path, monkeypatch, kept={})
-    for name, names in (("loss", [0.1, 0, 0.3, 1]), ("comparison", [0.1, 0, 0.3, 1])):
+    study = study_of({f"training.{field}": levels})
+    figures = analysed(study, tmp_path, monkeypatch, kept={})
+    labels = [level_name(field, level) for level in [levels[0], *sorted(levels[1:])]]
+    for name in ("loss", "comparison"):
         axes = drawn(figures, monkeypatch, name)[0].axes
-        labels = [f"weight_decay={level:g}" for level in names]
         if name == "comparison":
             ticks = [label.get_text() for label in axes[0].get_xticklabels()]
             assert ticks == labels
@@ -75,6 +80,23 @@ def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
         assert baseline == (0, 0, 0)
         assert [max(other) == other[2] for other in others] == [True] * 3  # one hue
         assert sum(others[0]) > sum(others[1]) > sum(others[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factor", "levels", "panels"),
+    [
+        ("model.tied", [True, False], 4),
+        ("training.embedding_learning_rate_ratio", [1.0, 35.0], 4),
+        ("model.activation", ["gelu", "relu2"], 2),
+        ("code", ["main", "patch"], 2),
+    ],
+)
+def test_embeddings_are_shown_only_where_a_factor_is_about_them(
+    factor, levels, panels, monkeypatch, tmp_path
+):
+    figures = analysed(study_of({factor: levels}), tmp_path, monkeypatch, kept={})
+    assert len(drawn(figures, monkeypatch, "inside")[0].axes) == panels
 
 
 @pytest.mark.slow
@@ -128,3 +150,9 @@ def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_
     assert labels == ["sciq accuracy", "validation perplexity", "next-token accuracy"]
     for line in axes[0].lines:
         assert set(line.get_ydata()) == {0.25}
+    test = {"hypothesis": "h", "answer": "supported", "mean_delta": 1, "t_low": 0.5, "t_high": 2}
+    tests = [test | {"measure": measure} for measure in ("accuracy", "sciq.acc")]
+    figures = analysed(study, tmp_path, monkeypatch, kept={}, hypothesis_tests=tests)
+    figures.main = "sciq.acc"
+    axes = drawn(figures, monkeypatch, "effects")[0].axes
+    assert [ax.get_xlabel() for ax in axes] == ["Δ sciq accuracy", "Δ next-token accuracy"]

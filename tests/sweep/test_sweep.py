@@ -74,8 +74,10 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(smoke_tree
     text = smoke_tree[1]
     assert re.search(r"^[1-3]/4 runs, [\d:]+( s)? left, [\d:]+( s)? elapsed$", text, re.MULTILINE)
     assert re.search(r"^4/4 runs in ", text, re.MULTILINE)
-    assert re.search(r"^ *layernorm +\d+\.\d{4} ± \d+\.\d{4} ", text, re.MULTILINE)
-    assert re.search(r"^ +[+-]\d+\.\d{4} \[[+-]\d+\.\d{4}, [+-]\d+\.\d{4}\] ", text, re.MULTILINE)
+    number = r"\d+\.\d{4}"
+    assert re.search(rf"^layernorm +{number} ± {number} ", text, re.MULTILINE)
+    difference = rf"^layernorm - none +[+-]{number} \[[+-]{number}, [+-]{number}\] "
+    assert re.search(difference, text, re.MULTILINE)
     assert "\x1b" not in text
     for line in ("Executed notebooks  papers/smoke/record/smoke/",
                  "Numbers             papers/smoke/results/smoke.json"):  # fmt: skip

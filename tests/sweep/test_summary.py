@@ -1,0 +1,85 @@
+"""What a sweep says at its end: in plain words, and whole in any terminal."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lib.config.io import ROOT, write_json
+from lib.config.preregistration import ClaimStatus
+from lib.config.study import Study
+from lib.record.archive import Record
+from lib.stats.runs import study_results, tidy
+from lib.stats.verdict import analyse
+from lib.sweep import summary
+from tests.samples import made_up
+from tests.stats.samples import design, noise, plan_of, trace_of
+
+RATIO = "training.embedding_learning_rate_ratio"
+FAST = "embedding_learning_rate_ratio=35.36"
+ASKED = {
+    "says": "LayerNorm raises it.",
+    "test": [f"layernorm,{FAST}", f"none,{FAST}"],
+    "direction": "greater",
+}
+
+
+def end_of(study: Study, runs: Any, verdict: Any, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let a sweep end that left these runs and this verdict."""
+    write_json(folder / "03_analysis.json", {"runs": runs})
+    write_json(folder / "verdict.json", verdict)
+    patch.setattr(summary, "study_folder", lambda _: folder)
+    patch.setattr(summary, "result_file", lambda name, _: folder / f"{name}.json")
+    summary.summarise(study)
+
+
+def test_the_readme_shows_how_the_example_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    record = Record("example")
+    monkeypatch.setenv("COLUMNS", "80")
+    verdict = {"effects": []} | record.verdict  # it is older than effects
+    end_of(record.parameters, record.runs, verdict, tmp_path, monkeypatch)
+    said = re.sub(" +\n", "\n", capsys.readouterr().out)
+    (shown,) = re.findall("```\n(example: .*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    assert said.startswith(f"\n{shown}")
+
+
+@pytest.mark.parametrize("width", [80, 45])
+@pytest.mark.parametrize("measure", ["loss", "gradient_cosine"])  # of the longest title
+def test_an_answer_is_said_in_plain_words_and_nothing_is_cut_in_a_narrow_terminal(
+    width: int, measure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    factors = {"model.embedding_norm": ["none", "layernorm"], RATIO: [1.0, 35.36]}
+    study, runs = design(factors=factors, seeds=[0, 1, 2, 3]), []
+    for arm in study.arms():
+        for seed in study.seeds:
+            value = 2 + 0.2 * (arm.variant == "layernorm") + 0.01 * noise(seed, len(arm.id))
+            values = dict.fromkeys(("loss", "perplexity", "gradient_cosine"), value)
+            runs.append(made_up(study, arm, seed).model_copy(update={"measures": values}))
+    table, none = tidy(runs), pd.DataFrame()
+    runs[3] = runs[3].model_copy(update={"status": "diverged", "measures": {}})
+    plan = plan_of(
+        hypotheses={"dearer": ASKED | {"test": [*ASKED["test"], measure]}},
+        smallest_effect_of_interest={measure: 0.02},
+    )
+    claim = ClaimStatus(study.name, plan.hash, "CONFIRMATORY", [])
+    verdict = analyse(study, plan, claim, table, trace_of(table), none, none)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(summary, "load_plan", lambda _: plan)
+    kept = study_results(study, runs)["runs"]
+    end_of(study, kept, verdict.as_json(), tmp_path, monkeypatch)
+    text, _, ends = capsys.readouterr().out.partition("\nAll measures ")
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("[+") + text.count("[-") >= 5  # two contrasts, two factors, how they interact
+    words = "".join(re.sub(r"[+-]?\d\.\d{3,}|[][±]|, ", " ", text).split())
+    for name in [f"none,{RATIO[9:]}=1(1diverged)", *(arm.id for arm in study.arms())]:
+        assert name in words
+    said = " ".join(text.split())
+    assert "dearer: supported. LayerNorm raises it. Claimed: layernorm" in said
+    assert re.search(r"; shown by 4 seeds \(p = [\de.-]+\)\.", said)
+    for odd in ("…", "n = ", "p_holm", "not judged", "nan", "None"):
+        assert odd not in text
+    assert "Executed notebooks" in ends
