@@ -4,14 +4,17 @@ A run whose train key is another is trained anew; one whose measure key alone is
 anew from its weights. Neither key asks git, nor when a file was changed.
 """
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -28,22 +31,14 @@ TRAIN_FILES = (
 """What decides weights, and the curve that is taken while they are trained."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """What else decides the numbers of given weights."""
-_RUNS = (
-    "lib",
-    "notebooks",
-    "params",
-    "run_all.sh",
-    ":(glob)*.lock",
-    "pyproject.toml",
-    ":(glob)*.py",
-)
-"""What must be as committed for a run's commit to say what made it."""
-_UNSEEN = re.compile(r"(^|/)(\.|__pycache__)")
-"""What no run reads."""
-_KEPT = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|TMPDIR|XDG_CACHE_HOME|STUDY_.*|HF_.*"
-    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME)|PYTORCH_.*ALLOC_CONF|NCCL_.*|GLOO_.*"
-    r"|(LD_)?LIBRARY_PATH|CPATH|CC|CXX|.*_(proxy|PROXY)|SSL_CERT_.*|.*_CA_BUNDLE"
+_RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
+"""What must be as committed, beside parameters, for a run's commit to say what made it."""
+_ALSO_RUN = ("*.lock", "*.py", "*.pyc", "*.so", "*/__init__.*", "*/*/__init__.*")
+"""What else must: Python imports it before a package of its name that is installed."""
+_KEPT = (
+    "PATH HOME USER LOGNAME SHELL TZ TMPDIR XDG_CACHE_HOME STUDY_* HF_* NCCL_* GLOO_* CPATH CC CXX"
+    " CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME PYTORCH_*ALLOC_CONF LIBRARY_PATH"
+    " LD_LIBRARY_PATH *_proxy *_PROXY SSL_CERT_* *_CA_BUNDLE"
 )
 """The variables that kernels and git inherit: where things are, devices, and ways to the internet.
 No other reaches them: settings of Python, Jupyter, git, or of how libraries compute."""
@@ -54,9 +49,9 @@ _FIXED = {
 }
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SETTINGS = ("JUPYTER_PATH", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
-_OF_BITS = re.compile(
-    r"(MKL|OMP|KMP|ONEDNN|DNNL|OPENBLAS|BLIS|ATEN|NPY|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NCCL)_.*"
-    r"|LD_(PRELOAD|LIBRARY_PATH)|GLIBC_TUNABLES|CC|CXX"
+_OF_BITS = (
+    "MKL_* OMP_* KMP_* ONEDNN_* DNNL_* OPENBLAS_* BLIS_* ATEN_* NPY_* CUBLAS_* CUBLASLT_* CUDNN_*"
+    " NVIDIA_* NCCL_* LD_PRELOAD LD_LIBRARY_PATH GLIBC_TUNABLES CC CXX"
 )
 """Variables that may change how numbers are rounded."""
 _GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
@@ -134,17 +129,23 @@ def require_allowed(include_path: str | None) -> None:
         )
 
 
+def _of_process(patterns: str) -> dict[str, str]:
+    """Return the variables of this process whose names match one of some patterns."""
+    found = os.environ.items()
+    return {k: v for k, v in found if any(fnmatchcase(k, each) for each in patterns.split())}
+
+
 def environment(**values: str) -> dict[str, str]:
     """Return the variables that code runs with wherever it is started from: those of this process
     that `_KEPT` lists, those that are fixed, and these."""
-    kept = {name: v for name, v in os.environ.items() if _KEPT.fullmatch(name)}
-    return kept | _FIXED | values
+    return _of_process(_KEPT) | _FIXED | values
 
 
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     """Have kernels inherit `environment` and nothing else while the block runs: this Python, its
     threads pinned, settings and start-up files of nobody, nobody watching. Give a short folder."""
+    shutil.rmtree(ROOT / "lib" / "__pycache__", ignore_errors=True)  # what `lib` cannot keep out
     from unittest.mock import patch  # here, as both take a while
 
     from ipykernel.kernelspec import write_kernel_spec
@@ -163,8 +164,7 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
 def variables() -> dict[str, str]:
     """Return the variables of this process that may change bits and are not as every run has them;
     of one that holds a path, a hash."""
-    found = {name: v for name, v in os.environ.items() if _OF_BITS.fullmatch(name)}
-    others = sorted(found.items() - _FIXED.items())
+    others = sorted(_of_process(_OF_BITS).items() - _FIXED.items())
     return {k: digest(v)[:12] if "/" in v else v for k, v in others if k not in _THREADS}
 
 
@@ -201,8 +201,8 @@ def git_state() -> Json:
     """Name the commit, and whether what runs was as committed: None where git does not tell, as in
     a tree that `git archive` packed, whose commit stands in lib/VERSION.
 
-    In a checkout of another commit, for an arm that is one, `commit` and `clean` are of the
-    checkout that runs the sweep, whose parameters count, and `code` is the arm's commit.
+    In a checkout of another commit, for an arm that is one, `commit` and the parameters are of the
+    checkout that runs the sweep, and `code` is the arm's commit.
     """
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
@@ -211,22 +211,37 @@ def git_state() -> Json:
     if not is_checkout():
         return {"commit": None, "clean": None}
     top = Path(os.environ.get(OUTPUT) or ROOT)
-    of_arm = top != ROOT
-    paths = ("params",) if of_arm else _RUNS
+    others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
+    parts = _as_committed(ROOT, {*_RUNS, *others} - {"tests"}), _as_committed(top, {"params"})
     commit = git("-C", str(top), "rev-parse", "HEAD")
-    status = ("status", "--porcelain", "--untracked-files=all", "--ignored", "--", *paths)
-    with tempfile.TemporaryDirectory() as folder:  # of an index that hides no file, nor its bytes
-        index = {"GIT_INDEX_FILE": f"{folder}/index"}
-        git("-C", str(top), "read-tree", "HEAD", **index)
-        changes = git("-C", str(top), *status, **index)
-    changed = [line for line in (changes or "").splitlines() if not _UNSEEN.search(line[3:])]
     state = {
         "commit": commit.strip() if commit else None,
-        "clean": None if changes is None else not changed,
+        "clean": None if None in parts else all(parts),
     }
-    if of_arm:
+    if top != ROOT:
         state["code"] = (git("rev-parse", "HEAD") or "").strip()
     return state
+
+
+def _as_committed(top: Path, names: Collection[str]) -> bool | None:
+    """Tell whether files and folders have the bytes that they have in HEAD, whatever git's index,
+    settings and attributes say of them; None where git does not tell. Of no run are hidden ones."""
+    tree = git("-C", str(top), "ls-tree", "-r", "-z", "HEAD", "--", *names)
+    if tree is None:
+        return None
+    lines = [line.partition("\t") for line in tree.split("\0") if line]
+    committed = {name: words.split()[2] for words, _, name in lines}
+    paths = [path for name in names for each in (name, f"{name}/**/*") for path in top.glob(each)]
+    files = [path for path in paths if path.is_file() or path.is_symlink()]
+    found = {path.relative_to(top).as_posix(): _blob(path) for path in files}
+    changed = [name for name, _ in committed.items() ^ found.items()]
+    return all("/." in f"/{name}" or "__pycache__" in name for name in changed)
+
+
+def _blob(path: Path) -> str:
+    """Hash a file as git does, a link by where it leads."""
+    content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def plan_log(file: str) -> str:

@@ -14,6 +14,7 @@ from lib.config import code
 from lib.config.code import (
     environment,
     git_state,
+    kernel_environment,
     measure_key,
     plan_log,
     require_allowed,
@@ -45,6 +46,11 @@ def keys() -> dict[str, str]:
     for function in (train_key, measure_key, git_state):
         function.cache_clear()
     return {TRAIN: train_key(), MEASURE: measure_key()}
+
+
+def state() -> dict[str, object]:
+    git_state.cache_clear()
+    return git_state()
 
 
 def append(file: Path, text: str = "# a comment\n") -> None:
@@ -106,10 +112,6 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree: Path) -> None:
 def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
     parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def state() -> dict[str, object]:
-        git_state.cache_clear()
-        return git_state()
-
     parameters.study()
     parameters.plan()
     commit = parameters.commit()
@@ -140,6 +142,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
         "config core.fsmonitor HOME/hook",
         "update-index --assume-unchanged lib/old.py",
         "update-index --skip-worktree lib/old.py",
+        "config filter.own.clean HOME/clean",
         "replace HEAD HEAD~",
         "GIT_DIR",
         "GIT_INDEX_FILE",
@@ -155,9 +158,12 @@ def test_no_setting_of_git_hides_a_change(
     monkeypatch.setenv("HOME", str(home))
     (home / "ignored").write_text("lib\n", "utf-8")
     (home / "hook").write_text("#!/bin/sh\ntouch $HOME/executed; echo x\n", "utf-8")
+    (home / "clean").write_text("#!/bin/sh\nprintf 'x = 1'\n", "utf-8")
     (home / "hook").chmod(0o755)
+    (home / "clean").chmod(0o755)
     old.parent.mkdir()
     parameters.commit()
+    (parameters.top / ".git/info/attributes").write_text("*.py filter=own", "utf-8")
     old.write_text("x = 1", "utf-8")
     commit = parameters.commit()
     if hidden.startswith("GIT_"):
@@ -169,9 +175,30 @@ def test_no_setting_of_git_hides_a_change(
         when = old.stat().st_mtime_ns
         file.write_text(text, "utf-8")
         os.utime(file, ns=(when, when))
-        git_state.cache_clear()
-        assert git_state() == {"commit": commit, "clean": text == "x = 1"}
+        assert state() == {"commit": commit, "clean": text == "x = 1"}
     assert not (home / "executed").exists()
+
+
+IMPORTED = ("x.py", "x.pyc", "x.abi3.so", "x/__init__.py", "x/__init__.pyc", "ruamel/x/__init__.py")
+
+
+@pytest.mark.parametrize("file", [*IMPORTED, "scripts/x.py", "tests/x/__init__.py", "x.md"])
+def test_what_python_would_import_from_the_checkout_is_as_committed_or_told(
+    file: str, parameters: Parameters, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Though it is ignored, or a link to what lies elsewhere."""
+    (parameters.top / ".gitignore").write_text("x*\n", "utf-8")
+    parameters.commit()
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / file
+    elsewhere.parent.mkdir(parents=True, exist_ok=True)
+    elsewhere.touch()
+    top = Path(file).parts[0]
+    (parameters.top / top).symlink_to(elsewhere.parents[len(Path(file).parts) - 1] / top)
+    linked = state()["clean"]
+    (parameters.top / top).unlink()
+    (parameters.top / file).parent.mkdir(parents=True, exist_ok=True)
+    (parameters.top / file).touch()
+    assert [linked, state()["clean"]] == [file not in IMPORTED] * 2
 
 
 HOSTILE = ("PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX", "PYTHONIOENCODING", "MKL_CBWR",
@@ -204,20 +231,31 @@ def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(
     assert {*start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
 
 
-@pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH", "read-only"])
-def test_no_compiled_file_runs_in_place_of_its_source(mode: str, tree: Path) -> None:
-    """Though its time and size, by which Python takes it for its source's, are the same."""
-    source, first = tree / "lib" / "probe.py", "import py_compile\n" if mode == "read-only" else ""
-    first += "def refuse(*_, **__): raise PermissionError\npy_compile.compile = refuse\n"
-    source.write_text("value = 1", "utf-8")
-    kind = getattr(py_compile.PycInvalidationMode, mode, py_compile.PycInvalidationMode.TIMESTAMP)
-    py_compile.compile(str(source), invalidation_mode=kind)
-    then = source.stat().st_mtime_ns
+@pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH"])
+@pytest.mark.parametrize("name", ["probe", "config/probe", "config/__init__"])
+def test_no_compiled_file_runs_in_place_of_its_source(mode: str, name: str, tree: Path) -> None:
+    """Though time, size and hash, by which Python takes it for its source's, are the same."""
+    source, other = tree / "lib" / f"{name}.py", tree / "other.py"
     source.write_text("value = 2", "utf-8")
-    os.utime(source, ns=(then, then))
-    text = (first if mode == "read-only" else "") + "from lib.probe import value; print(value)"
-    command = [sys.executable, "-c", text]
+    other.write_text("value = 1", "utf-8")
+    os.utime(other, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
+    kind = py_compile.PycInvalidationMode[mode]
+    made = [Path(py_compile.compile(str(f), invalidation_mode=kind)) for f in (source, other)]
+    compiled = made[0].read_bytes()[:16] + made[1].read_bytes()[16:]
+    made[0].write_bytes(compiled)
+    source.with_suffix(".so").touch()
+    module = f"lib.{name}".replace("/", ".").removesuffix(".__init__")
+    command = [sys.executable, "-c", f"from {module} import value; print(value)"]
     assert subprocess.check_output(command, cwd=tree, env={"PYTHONPATH": str(tree)}) == b"2\n"
+    assert made[0].read_bytes() == compiled
+
+
+def test_kernels_compile_the_library_s_first_file_anew(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_compile.compile(str(tree / "lib" / "__init__.py"))
+    with kernel_environment(1):
+        assert not list((tree / "lib").glob("__pycache__/*"))
 
 
 def test_a_packed_tree_names_its_commit_and_does_not_know_whether_it_was_changed(
