@@ -68,6 +68,10 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
             {"factors": {"corpus.source": ["one.txt", "two.txt"]}},
             "factors: source=one.txt and source=two.txt read one text; leave one of them out",
         ),
+        (
+            {"factors": {"corpus.fraction": [0.9, 0.9001]}, "corpus": "one.txt"},
+            "factors: fraction=0.9 and fraction=0.9001 read one text; leave one of them out",
+        ),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
