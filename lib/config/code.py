@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -47,6 +49,8 @@ _FIXED = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic (PyTorch, "Reproducibility")
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
 }
+PARENT = "STUDY_PARENT"
+"""Environment variable that names the process that starts another, on this machine."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SETTINGS = ("JUPYTER_PATH", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
 _OF_BITS = (
@@ -141,6 +145,21 @@ def environment(**values: str) -> dict[str, str]:
     return _of_process(_KEPT) | _FIXED | values
 
 
+def end_with_parent() -> None:
+    """End this process within a second of the one that started it, however that ended."""
+    # The one that started it may have ended before this line, and left it to another.
+    parent = int(os.environ.get(PARENT) or os.getppid())
+    if PARENT in os.environ:
+        os.environ[PARENT] = str(os.getpid())
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     """Have kernels inherit `environment` and nothing else while the block runs: this Python, its
@@ -154,8 +173,12 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     top = tempfile.gettempdir()
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
-        write_kernel_spec(Path(folder, "kernels", "python3"))
+        # By themselves kernels end with their starter only where process 1 takes its children over.
+        first = "import lib.config.code; lib.config.code.end_with_parent()"
+        asked = [f"--IPKernelApp.exec_lines={first}"]
+        write_kernel_spec(Path(folder, "kernels", "python3"), extra_arguments=asked)
         values |= {HEADLESS: "1", "TMPDIR": top, "XDG_CONFIG_HOME": folder}  # Matplotlib's
+        values |= {PARENT: str(os.getpid())}
         values |= dict.fromkeys(_SETTINGS, folder) | dict.fromkeys(_THREADS, str(threads))
         with patch.dict(os.environ, environment(**values), clear=True):
             yield folder

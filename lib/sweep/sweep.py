@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lib.config import io
-from lib.config.code import measure_key, train_key
+from lib.config.code import PARENT, measure_key, train_key
 from lib.config.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256
 from lib.config.preregistration import claim_status, load_plan
 from lib.config.schema import RunConfig
@@ -33,7 +33,7 @@ from lib.record.archive import SHARED, is_replaceable
 from lib.results import RunResult, identity_fields, status_of
 from lib.sweep import check
 from lib.sweep.code_arms import write_commits
-from lib.sweep.execute import GPUS, PARENT, apart, archived_file, made_from
+from lib.sweep.execute import GPUS, apart, archived_file, made_from
 from lib.sweep.live import STEP_FILE
 from lib.sweep.summary import summarise
 
