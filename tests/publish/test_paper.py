@@ -107,6 +107,17 @@ def test_main_begins_only_the_paper_that_is_named(
     assert (example / "paper.md").read_bytes() == written
 
 
+@pytest.mark.parametrize("folder", ["a%20b", "a b#?:;&"])
+def test_a_paper_builds_wherever_its_checkout_lies(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(publishing.TEMPLATES / "paper", tmp_path / folder / "paper")
+    monkeypatch.setattr(publishing, "TEMPLATES", tmp_path / folder)
+    here = Path.cwd()
+    assert "A title" in convert("---\ntitle: A title\n---\n", "latex")
+    assert Path.cwd() == here
+
+
 def test_latex_cites_and_places_as_a_reader_of_latex_expects() -> None:
     markdown = "# A {#sec:a}\n\nAs @ba2016 say [@holm1979], see @sec:a and $x^2$.\n"
     latex = convert(markdown, "latex")
