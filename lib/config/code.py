@@ -37,6 +37,8 @@ _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock"
 """What must be as committed, beside parameters, for a run's commit to say what made it."""
 _ALSO_RUN = ("*.lock", "*.py", "*.pyc", "*.so", "*/__init__.*", "*/*/__init__.*")
 """What else must: Python imports it before a package of its name that is installed."""
+_OUTSIDE = re.compile(r"""(^|[\s"'=\[{(:,/])\.\.(/|[\s"']|$)|[\s"'\[{:,](~/|file:|/\w+[/.])""")
+"""How a task file names what lies outside its folder."""
 _KEPT = (
     "PATH HOME USER LOGNAME SHELL TZ TMPDIR XDG_CACHE_HOME STUDY_* HF_* NCCL_* GLOO_* CPATH CC CXX"
     " CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME PYTORCH_*ALLOC_CONF LIBRARY_PATH"
@@ -52,7 +54,7 @@ _FIXED = {
 PARENT = "STUDY_PARENT"
 """Environment variable that names the process that starts another, on this machine."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_SETTINGS = ("JUPYTER_PATH", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
+_SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
 _OF_BITS = (
     "MKL_* OMP_* KMP_* ONEDNN_* DNNL_* OPENBLAS_* BLIS_* ATEN_* NPY_* CUBLAS_* CUBLASLT_* CUDNN_*"
     " NVIDIA_* NCCL_* LD_PRELOAD LD_LIBRARY_PATH GLIBC_TUNABLES CC CXX"
@@ -109,7 +111,7 @@ def tasks_hash(include_path: str | None) -> str | None:
     folder = ROOT / include_path
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [path.relative_to(folder).as_posix() for path in files]
-    names = [name for name in names if "__pycache__" not in name]
+    names = [name for name in names if not name.endswith(".pyc")]
     return digest({name: sha256(folder / name) for name in names})
 
 
@@ -119,8 +121,10 @@ def require_allowed(include_path: str | None) -> None:
     if include_path is None:
         return
     sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
-    for file in sorted((ROOT / include_path).rglob("*.yaml")):
-        if "../" in file.read_text("utf-8", "replace"):
+    for file in sorted((ROOT / include_path).rglob("*")):
+        is_text = file.suffix in ("", ".yaml", ".yml") and file.is_file()
+        text = file.read_text("utf-8", "replace") if is_text else ""
+        if _OUTSIDE.search(text) or (file.is_symlink() and file.is_dir()):
             fault = f"{file.name} names a file outside {include_path}, which no hash covers"
             raise ConfigError(f"evaluation.include_path: {fault}; put it beside the task")
     wanted = tasks_hash(include_path)
@@ -177,9 +181,8 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
         first = "import lib.config.code; lib.config.code.end_with_parent()"
         asked = [f"--IPKernelApp.exec_lines={first}"]
         write_kernel_spec(Path(folder, "kernels", "python3"), extra_arguments=asked)
-        values |= {HEADLESS: "1", "TMPDIR": top, "XDG_CONFIG_HOME": folder}  # Matplotlib's
-        values |= {PARENT: str(os.getpid())}
-        values |= dict.fromkeys(_SETTINGS, folder) | dict.fromkeys(_THREADS, str(threads))
+        values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
+        values |= dict.fromkeys(_SETTINGS.split(), folder) | dict.fromkeys(_THREADS, str(threads))
         with patch.dict(os.environ, environment(**values), clear=True):
             yield folder
 
@@ -201,13 +204,12 @@ def start_up_files() -> list[str]:
     return sorted(names | {"sitecustomize", "usercustomize"} & sys.modules.keys())
 
 
-def git(*words: str, **values: str) -> str | None:
+def git(*words: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
     there."""
     command = [*_GIT.split(), "-C", str(ROOT), *words]
-    variables = environment(**values)
     try:
-        process = subprocess.run(command, env=variables, capture_output=True, check=True)
+        process = subprocess.run(command, env=environment(), capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return process.stdout.decode("utf-8", "replace")

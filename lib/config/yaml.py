@@ -93,8 +93,7 @@ def parse_yaml(text: bytes, name: str) -> Json:
             # A directive has numbers read as YAML 1.1 does, 010 as 8.
             unread = [getattr(event, name, None) for name in ("anchor", "version", "tags")]
             if any(unread) or depth > MAX_DEPTH:
-                problem = "a directive (%), an anchor or alias (& or *), or one level too many"
-                problem += "; write the value out"
+                problem = "a directive (%), anchor (&) or alias (*), or one level too many; drop it"
                 raise MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         content = loader.load(decoded)
         repr(content)  # ValueError for a number too long to be shown

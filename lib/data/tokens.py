@@ -111,7 +111,7 @@ class BytePairs:
         self.sha256 = digest(fields)
         self.end_name = ends[0]
         self.end_of_document = vocabulary.pop(self.end_name)
-        self.tokens = [b""] * (max(self.end_of_document, *vocabulary.values()) + 1)
+        self.tokens = [b""] * (max([self.end_of_document, *vocabulary.values()]) + 1)
         """The bytes of each id; those of the end of a document are none."""
         added = self._peer.get_added_tokens_decoder()  # these are written as they are
         for token, i in vocabulary.items():

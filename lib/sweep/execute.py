@@ -170,9 +170,9 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
             config=sockets,
         )
     except papermill.PapermillExecutionError as error:
-        return f"{error.ename}: {error.evalue}"
+        return " ".join(f"{error.ename}: {error.evalue}".split())
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return " ".join(f"{type(error).__name__}: {error}".split())
     return None
 
 

@@ -266,6 +266,13 @@ def test_a_packed_tree_names_its_commit_and_does_not_know_whether_it_was_changed
     assert git_state() == {"commit": "a" * 40, "clean": None}
 
 
+OUTSIDE = (
+    "include: ../base.yaml", "data_dir: ..", "data_files: {test: a/../../x}",
+    "data_files: [/data/x.jsonl]", 'data_files: "/x.jsonl"', "data_dir: ~/data",
+    "data_files: file:///x",
+)  # fmt: skip
+
+
 def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +291,12 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
     assert tasks_hash("tasks") != first
     assert tasks_hash(None) is None
     require_allowed(None)
-    changes = {"own.yaml": "task: other", ".yaml": "task: own", ".in/utils.py": "", "d/x": ""}
+    changes = {
+        "own.yaml": "task: other",
+        ".yaml": "task: own",
+        ".in/utils.py": "",
+        "__pycache__/x": "",
+    }
     for name, text in changes.items():
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "tasks" / name).write_text(text, "utf-8")
@@ -292,6 +304,11 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
             require_allowed("tasks")
         allowed.write_text(f"{'0' * 64}\n{tasks_hash('tasks')}\n", "utf-8")
         require_allowed("tasks")
-    (tmp_path / "tasks" / "own.yaml").write_text("include: ../base.yaml", "utf-8")
-    with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
+    for text in OUTSIDE:
+        (tmp_path / "tasks" / "own.yaml").write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
+            require_allowed("tasks")
+    (tmp_path / "tasks" / "own.yaml").write_text("doc_to_text: 'he/she ... or 1/2 / 3?'", "utf-8")
+    (tmp_path / "tasks" / "linked").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ConfigError, match=r"linked names a file outside tasks"):
         require_allowed("tasks")

@@ -8,7 +8,7 @@ import pytest
 
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml
 
-OWN = "a directive (%), an anchor or alias (& or *)"
+OWN = "a directive (%), anchor (&) or alias (*)"
 
 
 @pytest.mark.parametrize(
