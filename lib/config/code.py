@@ -4,7 +4,6 @@ A run whose train key is another is trained anew; one whose measure key alone is
 anew from its weights. Neither key asks git, nor when a file was changed.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
@@ -110,9 +110,8 @@ def tasks_hash(include_path: str | None) -> str | None:
         return None
     folder = ROOT / include_path
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = [path.relative_to(folder).as_posix() for path in files]
-    names = [name for name in names if not name.endswith(".pyc")]
-    return digest({name: sha256(folder / name) for name in names})
+    kept = [path for path in files if not path.match("__pycache__/*.pyc")]
+    return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
 
 
 def require_allowed(include_path: str | None) -> None:
@@ -237,7 +236,8 @@ def git_state() -> Json:
         return {"commit": None, "clean": None}
     top = Path(os.environ.get(OUTPUT) or ROOT)
     others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
-    parts = _as_committed(ROOT, {*_RUNS, *others} - {"tests"}), _as_committed(top, {"params"})
+    code = {*_RUNS, *others} - {"tests", "mutants"}
+    parts = _as_committed(ROOT, code), _as_committed(top, {"params"})
     commit = git("-C", str(top), "rev-parse", "HEAD")
     state = {
         "commit": commit.strip() if commit else None,
@@ -258,15 +258,10 @@ def _as_committed(top: Path, names: Collection[str]) -> bool | None:
     committed = {name: words.split()[2] for words, _, name in lines}
     paths = [path for name in names for each in (name, f"{name}/**/*") for path in top.glob(each)]
     files = [path for path in paths if path.is_file() or path.is_symlink()]
-    found = {path.relative_to(top).as_posix(): _blob(path) for path in files}
-    changed = [name for name, _ in committed.items() ^ found.items()]
-    return all("/." in f"/{name}" or "__pycache__" in name for name in changed)
-
-
-def _blob(path: Path) -> str:
-    """Hash a file as git does, a link by where it leads."""
-    content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    found = [path.relative_to(top).as_posix() for path in files]
+    hashes = git("-C", str(top), "hash-object", "--no-filters", "--", *found) or ""
+    changed = committed.items() ^ zip_longest(found, hashes.split())
+    return all("/." in f"/{name}" or "__pycache__" in name for name, _ in changed)
 
 
 def plan_log(file: str) -> str:

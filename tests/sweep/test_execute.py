@@ -99,7 +99,7 @@ def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
 @pytest.mark.parametrize(
     ("cell", "options", "reason"),
     [
-        ("raise ValueError('no such luck')", {}, "ValueError: no such luck"),
+        (r"raise ValueError('no such\nluck')", {}, "ValueError: no such luck"),
         ("import os; os.kill(os.getpid(), 9)", {}, "DeadKernelError"),
         ("import time; time.sleep(60)", {"execution_timeout": 1}, "CellTimeoutError"),
     ],
