@@ -250,11 +250,14 @@ def test_no_compiled_file_runs_in_place_of_its_source(mode: str, name: str, tree
     assert made[0].read_bytes() == compiled
 
 
-def test_kernels_compile_the_library_s_first_file_anew(
+def test_kernels_compile_the_library_s_first_file_anew_and_have_a_short_folder(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The path of a socket has at most 107 bytes, however many characters."""
     py_compile.compile(str(tree / "lib" / "__init__.py"))
-    with kernel_environment(1):
+    monkeypatch.setattr("tempfile.tempdir", f"/tmp/{'ü' * 40}")
+    with kernel_environment(1) as folder:
+        assert len(os.fsencode(folder)) < 80
         assert not list((tree / "lib").glob("__pycache__/*"))
 
 
