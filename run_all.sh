@@ -8,7 +8,7 @@ unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")"
 unset "${!PYTHON@}" # a user's settings of it
 export PYTHONPATH="$PWD" PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
-rm -f lib/__pycache__/__init__.* 2>/dev/null || true # it sees to the others
+rm -rf lib/__pycache__ 2>/dev/null || true # no other is read: lib/__init__.py
 
 fail() {
   echo "error: $1" >&2

@@ -159,6 +159,17 @@ def test_the_active_environment_is_used_where_that_is_asked(checkout, words, var
     assert calls.splitlines()[-1].endswith("-m lib.sweep.cli params/x.yaml")
 
 
+def test_a_search_path_of_cd_leads_nowhere_else(checkout, tmp_path):
+    (tmp_path / "elsewhere" / "checkout").mkdir(parents=True)
+    checkout.run("setup")
+    given = {"HOME": str(tmp_path), "PATH": f"{checkout.bin}:/usr/bin:/bin"}
+    given["CDPATH"] = str(tmp_path / "elsewhere")
+    command = ["bash", "checkout/run_all.sh", "params/x.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert checkout.calls.read_text("utf-8").endswith("-m lib.sweep.cli params/x.yaml\n")
+
+
 @pytest.mark.parametrize("words", [["--help"], ["verify", "-h"], ["params/x.yaml", "-n"]])
 def test_telling_leaves_everything_as_it_is(checkout, words):
     status, said, calls = checkout.run(*words)

@@ -7,12 +7,17 @@ anew from its weights. Neither key asks git, nor when a file was changed.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
@@ -28,22 +33,16 @@ TRAIN_FILES = (
 """What decides weights, and the curve that is taken while they are trained."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """What else decides the numbers of given weights."""
-_RUNS = (
-    "lib",
-    "notebooks",
-    "params",
-    "run_all.sh",
-    ":(glob)*.lock",
-    "pyproject.toml",
-    ":(glob)*.py",
-)
-"""What must be as committed for a run's commit to say what made it."""
-_UNSEEN = re.compile(r"(^|/)(\.|__pycache__)")
-"""What no run reads."""
-_KEPT = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|TMPDIR|XDG_CACHE_HOME|STUDY_.*|HF_.*"
-    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME)|PYTORCH_.*ALLOC_CONF|NCCL_.*|GLOO_.*"
-    r"|(LD_)?LIBRARY_PATH|CPATH|CC|CXX|.*_(proxy|PROXY)|SSL_CERT_.*|.*_CA_BUNDLE"
+_RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
+"""What must be as committed, beside parameters, for a run's commit to say what made it."""
+_ALSO_RUN = ("*.lock", "*.py", "*.pyc", "*.so", "*/__init__.*", "*/*/__init__.*")
+"""What else must: Python imports it before a package of its name that is installed."""
+_OUTSIDE = re.compile(r"""(^|[\s"'=\[{(:,/])\.\.(/|[\s"']|$)|[\s"'\[{:,](~/|file:|/\w+[/.])""")
+"""How a task file names what lies outside its folder."""
+_KEPT = (
+    "PATH HOME USER LOGNAME SHELL TZ TMPDIR XDG_CACHE_HOME STUDY_* HF_* NCCL_* GLOO_* CPATH CC CXX"
+    " CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME PYTORCH_*ALLOC_CONF LIBRARY_PATH"
+    " LD_LIBRARY_PATH *_proxy *_PROXY SSL_CERT_* *_CA_BUNDLE"
 )
 """The variables that kernels and git inherit: where things are, devices, and ways to the internet.
 No other reaches them: settings of Python, Jupyter, git, or of how libraries compute."""
@@ -52,11 +51,13 @@ _FIXED = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic (PyTorch, "Reproducibility")
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
 }
+PARENT = "STUDY_PARENT"
+"""Environment variable that names the process that starts another, on this machine."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_SETTINGS = ("JUPYTER_PATH", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")
-_OF_BITS = re.compile(
-    r"(MKL|OMP|KMP|ONEDNN|DNNL|OPENBLAS|BLIS|ATEN|NPY|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NCCL)_.*"
-    r"|LD_(PRELOAD|LIBRARY_PATH)|GLIBC_TUNABLES|CC|CXX"
+_SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
+_OF_BITS = (
+    "MKL_* OMP_* KMP_* ONEDNN_* DNNL_* OPENBLAS_* BLIS_* ATEN_* NPY_* CUBLAS_* CUBLASLT_* CUDNN_*"
+    " NVIDIA_* NCCL_* LD_PRELOAD LD_LIBRARY_PATH GLIBC_TUNABLES CC CXX"
 )
 """Variables that may change how numbers are rounded."""
 _GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
@@ -109,9 +110,8 @@ def tasks_hash(include_path: str | None) -> str | None:
         return None
     folder = ROOT / include_path
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = [path.relative_to(folder).as_posix() for path in files]
-    names = [name for name in names if "__pycache__" not in name]
-    return digest({name: sha256(folder / name) for name in names})
+    kept = [path for path in files if not path.match("__pycache__/*.pyc")]
+    return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
 
 
 def require_allowed(include_path: str | None) -> None:
@@ -120,8 +120,10 @@ def require_allowed(include_path: str | None) -> None:
     if include_path is None:
         return
     sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
-    for file in sorted((ROOT / include_path).rglob("*.yaml")):
-        if "../" in file.read_text("utf-8", "replace"):
+    for file in sorted((ROOT / include_path).rglob("*")):
+        is_text = file.suffix in ("", ".yaml", ".yml") and file.is_file()
+        text = file.read_text("utf-8", "replace") if is_text else ""
+        if _OUTSIDE.search(text) or (file.is_symlink() and file.is_dir()):
             fault = f"{file.name} names a file outside {include_path}, which no hash covers"
             raise ConfigError(f"evaluation.include_path: {fault}; put it beside the task")
     wanted = tasks_hash(include_path)
@@ -134,17 +136,38 @@ def require_allowed(include_path: str | None) -> None:
         )
 
 
+def _of_process(patterns: str) -> dict[str, str]:
+    """Return the variables of this process whose names match one of some patterns."""
+    found = os.environ.items()
+    return {k: v for k, v in found if any(fnmatchcase(k, each) for each in patterns.split())}
+
+
 def environment(**values: str) -> dict[str, str]:
     """Return the variables that code runs with wherever it is started from: those of this process
     that `_KEPT` lists, those that are fixed, and these."""
-    kept = {name: v for name, v in os.environ.items() if _KEPT.fullmatch(name)}
-    return kept | _FIXED | values
+    return _of_process(_KEPT) | _FIXED | values
+
+
+def end_with_parent() -> None:
+    """End this process within a second of the one that started it, however that ended."""
+    # The one that started it may have ended before this line, and left it to another.
+    parent = int(os.environ.get(PARENT) or os.getppid())
+    if PARENT in os.environ:
+        os.environ[PARENT] = str(os.getpid())
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     """Have kernels inherit `environment` and nothing else while the block runs: this Python, its
     threads pinned, settings and start-up files of nobody, nobody watching. Give a short folder."""
+    shutil.rmtree(ROOT / "lib" / "__pycache__", ignore_errors=True)  # what `lib` cannot keep out
     from unittest.mock import patch  # here, as both take a while
 
     from ipykernel.kernelspec import write_kernel_spec
@@ -153,9 +176,12 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     top = tempfile.gettempdir()
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
-        write_kernel_spec(Path(folder, "kernels", "python3"))
-        values |= {HEADLESS: "1", "TMPDIR": top, "XDG_CONFIG_HOME": folder}  # Matplotlib's
-        values |= dict.fromkeys(_SETTINGS, folder) | dict.fromkeys(_THREADS, str(threads))
+        # By themselves kernels end with their starter only where process 1 takes its children over.
+        first = "import lib.config.code; lib.config.code.end_with_parent()"
+        asked = [f"--IPKernelApp.exec_lines={first}"]
+        write_kernel_spec(Path(folder, "kernels", "python3"), extra_arguments=asked)
+        values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
+        values |= dict.fromkeys(_SETTINGS.split(), folder) | dict.fromkeys(_THREADS, str(threads))
         with patch.dict(os.environ, environment(**values), clear=True):
             yield folder
 
@@ -163,8 +189,7 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
 def variables() -> dict[str, str]:
     """Return the variables of this process that may change bits and are not as every run has them;
     of one that holds a path, a hash."""
-    found = {name: v for name, v in os.environ.items() if _OF_BITS.fullmatch(name)}
-    others = sorted(found.items() - _FIXED.items())
+    others = sorted(_of_process(_OF_BITS).items() - _FIXED.items())
     return {k: digest(v)[:12] if "/" in v else v for k, v in others if k not in _THREADS}
 
 
@@ -178,13 +203,12 @@ def start_up_files() -> list[str]:
     return sorted(names | {"sitecustomize", "usercustomize"} & sys.modules.keys())
 
 
-def git(*words: str, **values: str) -> str | None:
+def git(*words: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
     there."""
     command = [*_GIT.split(), "-C", str(ROOT), *words]
-    variables = environment(**values)
     try:
-        process = subprocess.run(command, env=variables, capture_output=True, check=True)
+        process = subprocess.run(command, env=environment(), capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return process.stdout.decode("utf-8", "replace")
@@ -201,8 +225,8 @@ def git_state() -> Json:
     """Name the commit, and whether what runs was as committed: None where git does not tell, as in
     a tree that `git archive` packed, whose commit stands in lib/VERSION.
 
-    In a checkout of another commit, for an arm that is one, `commit` and `clean` are of the
-    checkout that runs the sweep, whose parameters count, and `code` is the arm's commit.
+    In a checkout of another commit, for an arm that is one, `commit` and the parameters are of the
+    checkout that runs the sweep, and `code` is the arm's commit.
     """
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
@@ -211,22 +235,33 @@ def git_state() -> Json:
     if not is_checkout():
         return {"commit": None, "clean": None}
     top = Path(os.environ.get(OUTPUT) or ROOT)
-    of_arm = top != ROOT
-    paths = ("params",) if of_arm else _RUNS
+    others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
+    code = {*_RUNS, *others} - {"tests", "mutants"}
+    parts = _as_committed(ROOT, code), _as_committed(top, {"params"})
     commit = git("-C", str(top), "rev-parse", "HEAD")
-    status = ("status", "--porcelain", "--untracked-files=all", "--ignored", "--", *paths)
-    with tempfile.TemporaryDirectory() as folder:  # of an index that hides no file, nor its bytes
-        index = {"GIT_INDEX_FILE": f"{folder}/index"}
-        git("-C", str(top), "read-tree", "HEAD", **index)
-        changes = git("-C", str(top), *status, **index)
-    changed = [line for line in (changes or "").splitlines() if not _UNSEEN.search(line[3:])]
     state = {
         "commit": commit.strip() if commit else None,
-        "clean": None if changes is None else not changed,
+        "clean": None if None in parts else all(parts),
     }
-    if of_arm:
+    if top != ROOT:
         state["code"] = (git("rev-parse", "HEAD") or "").strip()
     return state
+
+
+def _as_committed(top: Path, names: Collection[str]) -> bool | None:
+    """Tell whether files and folders have the bytes that they have in HEAD, whatever git's index,
+    settings and attributes say of them; None where git does not tell. Of no run are hidden ones."""
+    tree = git("-C", str(top), "ls-tree", "-r", "-z", "HEAD", "--", *names)
+    if tree is None:
+        return None
+    lines = [line.partition("\t") for line in tree.split("\0") if line]
+    committed = {name: words.split()[2] for words, _, name in lines}
+    paths = [path for name in names for each in (name, f"{name}/**/*") for path in top.glob(each)]
+    files = [path for path in paths if path.is_file() or path.is_symlink()]
+    found = [path.relative_to(top).as_posix() for path in files]
+    hashes = git("-C", str(top), "hash-object", "--no-filters", "--", *found) or ""
+    changed = committed.items() ^ zip_longest(found, hashes.split())
+    return all("/." in f"/{name}" or "__pycache__" in name for name, _ in changed)
 
 
 def plan_log(file: str) -> str:

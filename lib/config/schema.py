@@ -19,9 +19,18 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 T = TypeVar("T")
 Some = Annotated[list[T], Field(min_length=1)]
 """A list of one or more."""
-Std = Annotated[float, Field(ge=0, le=1e3)]
-Ratio = Annotated[float, Field(ge=1e-6, le=1e6)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
+LEAST = 1e-6
+
+
+def _acts(value: Any) -> Any:
+    if isinstance(value, float) and 0 < value < LEAST:
+        raise ValueError(f"{value} is too small to act; write 0, or {LEAST:g} at least")
+    return value
+
+
+Std = Annotated[float, Field(ge=0, le=1e3), BeforeValidator(_acts)]
+Ratio = Annotated[float, Field(ge=LEAST, le=1e6)]
+BelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_acts)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
@@ -81,7 +90,7 @@ class ModelConfig(Section):
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] = 128
     mlp_ratio: Annotated[int, Field(gt=0, le=100)] = 4
     embedding_norm: EmbeddingNorm = "none"
-    embedding_std: Annotated[float, Field(ge=1e-6, le=1e3)] = 0.02
+    embedding_std: Annotated[float, Field(ge=LEAST, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
     embedding_rms: Ratio = 1.0
     """What the stream is multiplied by after `layernorm`, `rmsnorm` or `scale`, which bring its
@@ -115,7 +124,7 @@ class ModelConfig(Section):
     0 starts every block as the identity."""
     head_std: Std = WPE_STD
     """Standard deviation of an output projection of its own at initialisation."""
-    logit_softcap: Annotated[float, Field(ge=1e-2, le=1e6)] | None = None
+    logit_softcap: Annotated[float, Field(ge=1e-2, le=1e4)] | None = None
     """c in c · tanh(logits / c), which bounds the logits. None: off."""
     dropout: BelowOne = 0.0
     """Share of embeddings, attention weights and branch outputs that training sets to 0."""
@@ -139,7 +148,7 @@ class ModelConfig(Section):
 class TrainingConfig(Section):
     iterations: Annotated[int, Field(gt=0, le=10**9)] = 300
     batch_size: Annotated[int, Field(gt=0, le=10**6)] = 16
-    learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4
+    learning_rate: Annotated[float, Field(ge=1e-10, le=1e30)] = 3e-4
     schedule: Literal["constant", "warmup_cosine", "warmup_stable_decay"] = "constant"
     """`constant` neither warms up nor decays; the others do both."""
     warmup_iterations: Count = 30
@@ -147,7 +156,7 @@ class TrainingConfig(Section):
     decay_fraction: Share = 0.2
     """Share of `iterations`, the last ones, over which `warmup_stable_decay` falls linearly; with 1
     from the end of the warm-up on. nanochat: 0.65."""
-    final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(_acts)] = 0.1
     """Where a schedule that decays ends, as a share of `learning_rate`."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Of the weight matrices inside the blocks: AdamW, or Muon (Jordan et al. 2024; momentum 0.95)
@@ -158,11 +167,11 @@ class TrainingConfig(Section):
     r of nanochat's, on inputs of n features, is a product of 5 r / sqrt(n)."""
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
-    eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
+    eps: Annotated[float, Field(ge=1e-16, le=1)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, le=1e6), BeforeValidator(_acts)] = 0.1
     embedding_learning_rate_ratio: Ratio = 1.0
     """What the learning rate of token and position embeddings is multiplied by."""
-    gradient_clip: PositiveFloat | None = None
+    gradient_clip: Annotated[float, Field(ge=LEAST, le=1e4)] | None = None
     """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 

@@ -117,7 +117,7 @@ class Study(RunConfig):
                 raise ValueError(f"{field}: code must be a factor, if it is to have levels")
         for level in self.factors.get(CODE, ()):
             if not isinstance(level, str) or not level.strip():
-                fault = f"factors.code: {level!r} names no commit"
+                fault = f"factors.code: {short(level)} names no commit"
                 raise ValueError(f"{fault}; write a branch, tag or hash, in quotes")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MAX_RUNS:

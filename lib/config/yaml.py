@@ -90,10 +90,13 @@ def parse_yaml(text: bytes, name: str) -> Json:
         for event in loader.parse(decoded):
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             # A few anchors in each other make a file of a gigabyte, and levels take their square.
-            if getattr(event, "anchor", None) or depth > MAX_DEPTH:
-                problem = "an anchor or alias (& or *), or one level too many; write the value out"
+            # A directive has numbers read as YAML 1.1 does, 010 as 8.
+            unread = [getattr(event, name, None) for name in ("anchor", "version", "tags")]
+            if any(unread) or depth > MAX_DEPTH:
+                problem = "a directive (%), anchor (&) or alias (*), or one level too many; drop it"
                 raise MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         content = loader.load(decoded)
+        repr(content)  # ValueError for a number too long to be shown
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None

@@ -60,20 +60,18 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
 
 
 def repetition(corpus: Corpus) -> str:
-    """Say how many passages of the held-out part also stand in the training part, whatever white
-    space is around them; "" where none does. Passages end at blank lines, as documents do, or in a
-    text without any at line ends."""
+    """Say how many passages of the held-out part also stand in the training part, or in its first
+    `MAX_SEARCHED` tokens, whatever white space is around them; "" where none does. Passages end at
+    blank lines, as documents do, or in a text without any at line ends."""
     text = corpus.decode(corpus.heldout)
     end = "\n\n" if "\n\n" in text else "\n"
     passages = [*filter(None, map(str.strip, text.split(end)))]
-    found, rest = set[str](), ""
-    for start in range(0, len(corpus.train), MAX_SEARCHED):
-        part = rest + corpus.decode(corpus.train[start : start + MAX_SEARCHED])
-        found |= {*map(str.strip, part.split(end))}.intersection(passages)
-        rest = part.rpartition(end)[2]
+    found = {*map(str.strip, corpus.decode(corpus.train[:MAX_SEARCHED]).split(end))}
     n = sum(passage in found for passage in passages)
     of = f"{n} of {len(passages)} held-out passages"
-    return f"{corpus.name}: {of} also stand in the training part" if n else ""
+    is_long = len(corpus.train) > MAX_SEARCHED
+    most = f", of which the first {MAX_SEARCHED:,} {corpus.unit} were searched" if is_long else ""
+    return f"{corpus.name}: {of} also stand in the training part{most}" if n else ""
 
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:

@@ -27,11 +27,11 @@ _CITED = re.compile(r"(?<![\w@\\`])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 
 def convert(markdown: str, to: str) -> str:
     """Turn Markdown into "typst" or "latex"."""
-    folder = TEMPLATES / "paper"
-    options = [f"--template={folder}/template.{to}", f"--lua-filter={folder}/filter.lua"]
+    folder = str(TEMPLATES / "paper")  # of which Pandoc would read %20 as a space
+    options = [f"--template=template.{to}", "--lua-filter=filter.lua"]
     options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
     try:
-        return str(pypandoc.convert_text(markdown, to, "markdown", extra_args=options))
+        return str(pypandoc.convert_text(markdown, to, "md", extra_args=options, cworkdir=folder))
     except RuntimeError as error:
         raise TextError(f"paper.md: pandoc: {error}") from None
 

@@ -75,8 +75,8 @@ def _require_equal_texts(study: Study) -> None:
     documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
     first, acting = dict[str, CorpusConfig](), dict[str, str]()
     for arm in study.arms():
-        content = arm.config.acting()
-        content["corpus"]["source"] = corpus_of(arm.config.corpus).sha256
+        content, corpus = arm.config.acting(), corpus_of(arm.config.corpus)
+        content["corpus"] = corpus.sha256, len(corpus.train), corpus.tokenizer.sha256
         same = acting.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
         if same != arm.id:
             raise ConfigError(f"factors: {same} and {arm.id} read one text; leave one of them out")

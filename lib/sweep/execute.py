@@ -9,7 +9,6 @@ import itertools
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ from typing import Any
 import nbformat
 from filelock import FileLock, Timeout
 
-from lib.config.code import git_state, kernel_environment
+from lib.config.code import end_with_parent, git_state, kernel_environment
 from lib.config.io import (
     NOTEBOOKS,
     ROOT,
@@ -43,8 +42,6 @@ from lib.sweep.code_arms import execute_in, tree_of
 
 GPUS = "STUDY_GPUS"
 """Environment variable that names the GPU of each run side by side, apart by semicolons."""
-PARENT = "STUDY_PARENT"
-"""Environment variable that names the process that starts another, on this machine."""
 _READS = {
     "01_data": ("config", "data"),
     "03_analysis": ("config", "stats", "figures"),
@@ -173,9 +170,9 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
             config=sockets,
         )
     except papermill.PapermillExecutionError as error:
-        return f"{error.ename}: {error.evalue}"
+        return " ".join(f"{error.ename}: {error.evalue}".split())
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return " ".join(f"{type(error).__name__}: {error}".split())
     return None
 
 
@@ -194,22 +191,6 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
         cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
         notebook["cells"].insert(0, cell)
     write_json(output, slim(notebook))
-
-
-def end_with_parent() -> None:
-    """End this process within a second of the one that started it, however that ended; a kernel
-    does so by itself."""
-    # The one that started it may have ended before this line, and left it to another.
-    parent = int(os.environ.get(PARENT) or os.getppid())
-    if PARENT in os.environ:
-        os.environ[PARENT] = str(os.getpid())
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @exit_status

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lib.config import io
-from lib.config.code import measure_key, train_key
+from lib.config.code import PARENT, measure_key, train_key
 from lib.config.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256
 from lib.config.preregistration import claim_status, load_plan
 from lib.config.schema import RunConfig
@@ -33,7 +33,7 @@ from lib.record.archive import SHARED, is_replaceable
 from lib.results import RunResult, identity_fields, status_of
 from lib.sweep import check
 from lib.sweep.code_arms import write_commits
-from lib.sweep.execute import GPUS, PARENT, apart, archived_file, made_from
+from lib.sweep.execute import GPUS, apart, archived_file, made_from
 from lib.sweep.live import STEP_FILE
 from lib.sweep.summary import summarise
 
@@ -99,15 +99,15 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or io.cores() if sweep.is_local else None)
     command = snakemake_command(studies, sweep, stale, jobs)
+    # A user's profiles are given as words; of this one's variables none is another word.
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     if log is None:
-        return subprocess.run([*command, "--dry-run"]).returncode
+        return subprocess.run([*command, "--dry-run"], env=environment).returncode
     _set_clocks_back(studies)
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
     is_long = sweep.is_local and check.seconds_of(due.values()) / (jobs or 1) > LONG
     if is_long and io.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    # A user's profiles are given as words; of this one's variables none is another word.
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
     if sweep.is_local:
         environment[PARENT] = str(os.getpid())

@@ -346,14 +346,16 @@ def _load(config: EvaluationConfig) -> Json:
     tasks = manager.all_tasks
     for name in names:
         if name not in tasks:
-            raise ConfigError(f"evaluation.tasks: {suggest(name, tasks).partition('; there')[0]}")
+            said, own = suggest(name, tasks).partition("; there")[0], config.include_path
+            broken = f"; or its file in {own} is no YAML of a task" if own else ""
+            raise ConfigError(f"evaluation.tasks: {said}{broken}")
     try:
         return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
     except Exception as error:  # whatever a task's code and its host raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
             f"evaluation.tasks: {', '.join(names)} cannot be had: {reason}; download their data "
-            "once where there is a network, or leave them out"
+            "once where there is a network, correct a file of your own, or leave them out"
         ) from None
 
 

@@ -13,6 +13,18 @@ MINIMAL = "name: little\nseeds: [0]\n"
 # What a file adds to `MINIMAL`, and what is said of it; … stands for anything.
 ADDED = [
     ("training: {iterations: 1000000001}", "training.iterations: 1000000001 is not allowed. Input"),
+    *((f"factors: {{{field}: [0.5, {value}]}}", f"factors {{'{field}': {value}}}: {field}: {said}")
+      for field, value, said in [
+        ("training.gradient_clip", "1e+30", "1e+30 is not allowed. Input should be less"),
+        ("training.learning_rate", "1e-30", "1e-30 is not allowed. Input should be greater"),
+        ("training.eps", "1e-30", "1e-30 is not allowed. Input should be greater"),
+        ("model.logit_softcap", "1e+20", "1e+20 is not allowed. Input should be less"),
+        *((f"training.{name}", "1e-30", "1e-30 is too small to act; write 0, or 1e-06 at least")
+          for name in ("beta1", "beta2", "weight_decay", "final_learning_rate_ratio")),
+        *((f"model.{name}", "1e-30", "1e-30 is too small to act; write 0, or 1e-06 at least")
+          for name in ("dropout", "position_std", "projection_std_ratio")),
+      ]),
+    ("factors: {code: [" + "9" * 4000 + "]}", "factors.code: 9999999999999999…9 names no commit"),
     ("model: {n_layers: 2}", "model.n_layers: 'n_layers' is unknown; did you mean 'n_layer'?"),
     ("include: [{levels: {}, nmae: x}]", "include.0.nmae: 'nmae' is unknown; did you mean 'name'?"),
     ("xyz: 1", "xyz: 'xyz' is unknown; there are corpus, model, training, evaluation, machine"),

@@ -6,6 +6,7 @@ import py_compile
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,11 @@ def keys():
     for function in (code.train_key, code.measure_key, code.git_state):
         function.cache_clear()
     return {TRAIN: code.train_key(), MEASURE: code.measure_key()}
+
+
+def state():
+    code.git_state.cache_clear()
+    return code.git_state()
 
 
 def append(file, text="# a comment\n"):
@@ -90,10 +96,6 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
 
 
 def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, monkeypatch):
-    def state():
-        code.git_state.cache_clear()
-        return code.git_state()
-
     parameters.study()
     parameters.plan()
     commit = parameters.commit()
@@ -124,6 +126,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
         "config core.fsmonitor HOME/hook",
         "update-index --assume-unchanged lib/old.py",
         "update-index --skip-worktree lib/old.py",
+        "config filter.own.clean HOME/clean",
         "replace HEAD HEAD~",
         "GIT_DIR",
         "GIT_INDEX_FILE",
@@ -136,9 +139,12 @@ def test_no_setting_of_git_hides_a_change(hidden, parameters, tmp_path_factory, 
     monkeypatch.setenv("HOME", str(home))
     (home / "ignored").write_text("lib\n", "utf-8")
     (home / "hook").write_text("#!/bin/sh\ntouch $HOME/executed; echo x\n", "utf-8")
+    (home / "clean").write_text("#!/bin/sh\nprintf 'x = 1'\n", "utf-8")
     (home / "hook").chmod(0o755)
+    (home / "clean").chmod(0o755)
     old.parent.mkdir()
     parameters.commit()
+    (parameters.top / ".git/info/attributes").write_text("*.py filter=own", "utf-8")
     old.write_text("x = 1", "utf-8")
     commit = parameters.commit()
     if hidden.startswith("GIT_"):
@@ -150,9 +156,30 @@ def test_no_setting_of_git_hides_a_change(hidden, parameters, tmp_path_factory, 
         when = old.stat().st_mtime_ns
         file.write_text(text, "utf-8")
         os.utime(file, ns=(when, when))
-        code.git_state.cache_clear()
-        assert code.git_state() == {"commit": commit, "clean": text == "x = 1"}
+        assert state() == {"commit": commit, "clean": text == "x = 1"}
     assert not (home / "executed").exists()
+
+
+IMPORTED = ("x.py", "x.pyc", "x.abi3.so", "x/__init__.py", "x/__init__.pyc", "ruamel/x/__init__.py")
+
+
+@pytest.mark.parametrize("file", [*IMPORTED, "scripts/x.py", "tests/x/__init__.py", "x.md"])
+def test_what_python_would_import_from_the_checkout_is_as_committed_or_told(
+    file, parameters, tmp_path_factory
+):
+    """Though it is ignored, or a link to what lies elsewhere."""
+    (parameters.top / ".gitignore").write_text("x*\n", "utf-8")
+    parameters.commit()
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / file
+    elsewhere.parent.mkdir(parents=True, exist_ok=True)
+    elsewhere.touch()
+    top = Path(file).parts[0]
+    (parameters.top / top).symlink_to(elsewhere.parents[len(Path(file).parts) - 1] / top)
+    linked = state()["clean"]
+    (parameters.top / top).unlink()
+    (parameters.top / file).parent.mkdir(parents=True, exist_ok=True)
+    (parameters.top / file).touch()
+    assert [linked, state()["clean"]] == [file not in IMPORTED] * 2
 
 
 HOSTILE = ("PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX", "PYTHONIOENCODING", "MKL_CBWR",
@@ -183,20 +210,39 @@ def test_what_code_runs_with_is_listed_and_what_may_move_bits_is_told(monkeypatc
     assert {*code.start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
 
 
-@pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH", "read-only"])
-def test_no_compiled_file_runs_in_place_of_its_source(mode, tree):
-    """Though its time and size, by which Python takes it for its source's, are the same."""
-    source, first = tree / "lib" / "probe.py", "import py_compile\n" if mode == "read-only" else ""
-    first += "def refuse(*_, **__): raise PermissionError\npy_compile.compile = refuse\n"
-    source.write_text("value = 1", "utf-8")
-    kind = getattr(py_compile.PycInvalidationMode, mode, py_compile.PycInvalidationMode.TIMESTAMP)
-    py_compile.compile(str(source), invalidation_mode=kind)
-    then = source.stat().st_mtime_ns
+@pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH"])
+@pytest.mark.parametrize("name", ["probe", "config/probe", "config/__init__"])
+def test_no_compiled_file_runs_in_place_of_its_source(mode, name, tree):
+    """Though time, size and hash, by which Python takes it for its source's, are the same."""
+    source, other = tree / "lib" / f"{name}.py", tree / "other.py"
     source.write_text("value = 2", "utf-8")
-    os.utime(source, ns=(then, then))
-    text = (first if mode == "read-only" else "") + "from lib.probe import value; print(value)"
-    command = [sys.executable, "-c", text]
+    other.write_text("value = 1", "utf-8")
+    os.utime(other, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
+    kind = py_compile.PycInvalidationMode[mode]
+    made = [Path(py_compile.compile(str(f), invalidation_mode=kind)) for f in (source, other)]
+    compiled = made[0].read_bytes()[:16] + made[1].read_bytes()[16:]
+    made[0].write_bytes(compiled)
+    source.with_suffix(".so").touch()
+    module = f"lib.{name}".replace("/", ".").removesuffix(".__init__")
+    command = [sys.executable, "-c", f"from {module} import value; print(value)"]
     assert subprocess.check_output(command, cwd=tree, env={"PYTHONPATH": str(tree)}) == b"2\n"
+    assert made[0].read_bytes() == compiled
+
+
+def test_kernels_compile_the_library_s_first_file_anew_and_have_a_short_folder(tree, monkeypatch):
+    """The path of a socket has at most 107 bytes, however many characters."""
+    py_compile.compile(str(tree / "lib" / "__init__.py"))
+    monkeypatch.setattr("tempfile.tempdir", f"/tmp/{'ü' * 40}")
+    with code.kernel_environment(1) as folder:
+        assert len(os.fsencode(folder)) < 80
+        assert not list((tree / "lib").glob("__pycache__/*"))
+
+
+OUTSIDE = (
+    "include: ../base.yaml", "data_dir: ..", "data_files: {test: a/../../x}",
+    "data_files: [/data/x.jsonl]", 'data_files: "/x.jsonl"', "data_dir: ~/data",
+    "data_files: file:///x",
+)  # fmt: skip
 
 
 def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(
@@ -218,6 +264,7 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
     assert code.tasks_hash(None) is None
     code.require_allowed(None)
     changes = {"own.yaml": "task: other", ".yaml": "task: own", ".in/utils.py": "", "d/x": ""}
+    changes["__pycache__/x"] = ""
     for name, text in changes.items():
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "tasks" / name).write_text(text, "utf-8")
@@ -225,6 +272,11 @@ def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_al
             code.require_allowed("tasks")
         allowed.write_text(f"{'0' * 64}\n{code.tasks_hash('tasks')}\n", "utf-8")
         code.require_allowed("tasks")
-    (tmp_path / "tasks" / "own.yaml").write_text("include: ../base.yaml", "utf-8")
-    with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
+    for text in OUTSIDE:
+        (tmp_path / "tasks" / "own.yaml").write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
+            code.require_allowed("tasks")
+    (tmp_path / "tasks" / "own.yaml").write_text("doc_to_text: 'he/she ... or 1/2 / 3?'", "utf-8")
+    (tmp_path / "tasks" / "linked").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ConfigError, match=r"linked names a file outside tasks"):
         code.require_allowed("tasks")

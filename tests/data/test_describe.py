@@ -58,22 +58,24 @@ def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, mon
 
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
-@pytest.mark.parametrize("most", [7, 2**24])
+@pytest.mark.parametrize(("most", "number"), [(1370, 2), (2**24, 3)])
 def test_held_out_passages_that_stand_in_training_are_counted(
-    tokenizer, most, tmp_path, kept, monkeypatch
+    tokenizer, most, number, tmp_path, kept, monkeypatch
 ):
     """Documents, whatever white space is around them, and lines of a text without blank lines."""
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
-    documents = [f"document {number:04}" for number in range(200)]
-    for number in (183, 190, 199):
-        documents[number] = f" {documents[number - 100]}\n"
+    documents = [f"document {i:04}" for i in range(200)]
+    for i in (183, 190, 199):
+        documents[i] = f" {documents[i - 100]}\n"
     lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
     (tmp_path / "own.jsonl").write_text(lines, "utf-8")
     (tmp_path / "own.txt").write_text("\n".join(text.strip() for text in documents), "utf-8")
     for name, end in (("own.jsonl", "\n\n"), ("own.txt", "\n")):
         corpus = load_corpus(CorpusConfig(source=str(tmp_path / name), tokenizer=tokenizer))
         n = len([*filter(str.strip, corpus.decode(corpus.heldout).split(end))])
-        said = f"{name}: 3 of {n} held-out passages also stand in the training part"
+        said = f"{name}: {number} of {n} held-out passages also stand in the training part"
+        if most < len(corpus.train):
+            said += f", of which the first 1,370 {corpus.unit} were searched"
         assert describe.repetition(corpus) == said
         assert describe.repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}

@@ -138,6 +138,7 @@ PREFIX = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "
         ({"model": {"vocab": WITHOUT_Z}}, "a Z", "Z"),
         ({"model": {"vocab": WITHOUT_Z, "unk_token": "a"}}, "a Z", "Z"),
         ({"added_tokens": [END, STRIPS]}, "a  <mask>", " "),
+        ({"model": {"vocab": {}, "merges": []}}, "a", "a"),
     ],
 )
 def test_a_tokenizer_that_loses_text_is_refused_with_the_symbol(

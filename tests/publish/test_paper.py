@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +100,15 @@ def test_main_begins_only_the_paper_that_is_named(example, capsys):
     written = (example / "paper.md").read_bytes()
     main(["example"])
     assert (example / "paper.md").read_bytes() == written
+
+
+@pytest.mark.parametrize("folder", ["a%20b", "a b#?:;&"])
+def test_a_paper_builds_wherever_its_checkout_lies(folder, tmp_path, monkeypatch):
+    shutil.copytree(publishing.TEMPLATES / "paper", tmp_path / folder / "paper")
+    monkeypatch.setattr(publishing, "TEMPLATES", tmp_path / folder)
+    here = Path.cwd()
+    assert "A title" in convert("---\ntitle: A title\n---\n", "latex")
+    assert Path.cwd() == here
 
 
 def test_latex_cites_and_places_as_a_reader_of_latex_expects():

@@ -225,6 +225,14 @@ def test_what_git_cannot_tell_is_one_line_and_no_fault(monkeypatch, capsys):
     assert line.startswith(said)
 
 
+def test_what_git_could_not_tell_when_a_study_was_archived_is_no_fault_later(monkeypatch):
+    untold = dict(Record("trained").verdict) | {"standing": "UNVERIFIED"}
+    untold["exploratory_because"] = ["no clone"]
+    monkeypatch.setattr(Record, "verdict", untold)
+    report = verify_record(Record("trained"), lambda *_: None)
+    assert (report.faults, report.published["standing"]) == ([], 1)
+
+
 def test_every_fault_is_printed_and_counted(capsys):
     assert verify(["nowhere", "neither"], begin_again) == 2
     said = capsys.readouterr().out

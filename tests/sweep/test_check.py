@@ -66,6 +66,10 @@ ALIKE = {"corpus.source": ["one.txt", "two.txt"]}
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
         ({"factors": ALIKE}, "factors: source=one.txt and source=two.txt read one text; leave one"),
+        (
+            {"factors": {"corpus.fraction": [0.9, 0.9001]}, "corpus": "one.txt"},
+            "factors: fraction=0.9 and fraction=0.9001 read one text; leave one of them out",
+        ),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),

@@ -1,5 +1,7 @@
 """A notebook counts as executed only where all of it was, and it says of itself how it went."""
 
+import ctypes
+import functools
 import json
 import os
 import subprocess
@@ -92,7 +94,7 @@ def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
 @pytest.mark.parametrize(
     ("cell", "options", "reason"),
     [
-        ("raise ValueError('no such luck')", {}, "ValueError: no such luck"),
+        (r"raise ValueError('no such\nluck')", {}, "ValueError: no such luck"),
         ("import os; os.kill(os.getpid(), 9)", {}, "DeadKernelError"),
         ("import time; time.sleep(60)", {"execution_timeout": 1}, "CellTimeoutError"),
     ],
@@ -160,7 +162,7 @@ def test_a_run_holds_a_gpu_that_no_other_has(tmp_path, monkeypatch):
 
 
 ORPHAN = (
-    "import time\nfrom lib.sweep.execute import end_with_parent\n"
+    "import time\nfrom lib.config.code import end_with_parent\n"
     "end_with_parent()\nprint('ready', flush=True)\ntime.sleep(60)"
 )
 
@@ -184,3 +186,24 @@ def test_a_process_ends_with_the_one_that_started_it():
     parent.kill()
     parent.wait()
     assert psutil.wait_procs([child], timeout=10)[1] == []
+
+
+STARTER = (
+    "import os\nfrom jupyter_client import KernelManager\n"
+    "from lib.config.code import kernel_environment\n"
+    "with kernel_environment(1):\n    KernelManager().start_kernel()\n    os._exit(1)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_a_kernel_whose_starter_ends_at_once_does_too_whoever_takes_it_over(tmp_path):
+    subreaper = functools.partial(ctypes.CDLL(None).prctl, 36)  # PR_SET_CHILD_SUBREAPER
+    given = os.environ | {"TMPDIR": str(tmp_path)}
+    subreaper(1)
+    try:
+        command = [sys.executable, "-c", STARTER]
+        # What the kernel prints ends when it has ended.
+        subprocess.run(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, timeout=30)
+    finally:
+        subreaper(0)

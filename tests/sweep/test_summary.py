@@ -1,15 +1,12 @@
 """What a sweep says at its end: in plain words, and whole in any terminal."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from lib.config.io import ROOT, write_json
 from lib.config.preregistration import ClaimStatus
-from lib.config.study import Study
 from lib.record.archive import Record
 from lib.stats.runs import study_results, tidy
 from lib.stats.verdict import analyse
@@ -26,7 +23,7 @@ ASKED = {
 }
 
 
-def end_of(study: Study, runs: Any, verdict: Any, folder: Path, patch: pytest.MonkeyPatch) -> None:
+def end_of(study, runs, verdict, folder, patch):
     """Let a sweep end that left these runs and this verdict."""
     write_json(folder / "03_analysis.json", {"runs": runs})
     write_json(folder / "verdict.json", verdict)
@@ -35,9 +32,7 @@ def end_of(study: Study, runs: Any, verdict: Any, folder: Path, patch: pytest.Mo
     summary.summarise(study)
 
 
-def test_the_readme_shows_how_the_example_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_readme_shows_how_the_example_ends(tmp_path, monkeypatch, capsys):
     record = Record("example")
     monkeypatch.setenv("COLUMNS", "80")
     verdict = {"effects": []} | record.verdict  # it is older than effects
@@ -50,8 +45,8 @@ def test_the_readme_shows_how_the_example_ends(
 @pytest.mark.parametrize("width", [80, 45])
 @pytest.mark.parametrize("measure", ["loss", "gradient_cosine"])  # of the longest title
 def test_an_answer_is_said_in_plain_words_and_nothing_is_cut_in_a_narrow_terminal(
-    width: int, measure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    width, measure, tmp_path, monkeypatch, capsys
+):
     factors = {"model.embedding_norm": ["none", "layernorm"], RATIO: [1.0, 35.36]}
     study, runs = design(factors=factors, seeds=[0, 1, 2, 3]), []
     for arm in study.arms():

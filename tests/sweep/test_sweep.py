@@ -146,6 +146,7 @@ def test_braces_in_a_path_are_refused_in_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_dry_run_tells_and_runs_nothing(tree):
+    tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"  # profiles are given as words
     status, text = tree.run_all("params/smoke.yaml", "-n")
     assert status == 0, text
     assert re.search(r"^train +4$", text, re.MULTILINE)
@@ -157,6 +158,7 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree):
     levels = {"model.n_head": 2, "training.learning_rate": 1e30}
     wild = {"include": [{"name": "wild", "levels": levels}], "evaluation": UNASKED}
     tree.write_study("mixed", factors={"model.n_head": [2, 1]}, **wild)
+    tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"
     model = tree.root / "lib/train/model.py"
     whole, line = model.read_text("utf-8"), "        net, config = self.transformer, self.config\n"
     assert whole.count(line) == 1
