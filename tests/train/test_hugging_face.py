@@ -119,7 +119,7 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus, tmp_path):
         *_, model = read_finished("small", "baseline", 0)
         weights = load_file(tmp_path / "out" / "model.safetensors")
         assert weights["transformer.wte.weight"].equal(model.transformer.wte.weight)
-        peer = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+        peer = AutoModelForCausalLM.from_pretrained(tmp_path / "out").train()
         text = corpus.decode(corpus.heldout[:16])
         ids = AutoTokenizer.from_pretrained(tmp_path / "out")(text, return_tensors="pt").input_ids
         assert ids.equal(corpus.encode(text)[None])
