@@ -75,7 +75,8 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     made = [result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"]
     for path in [*made, *(result_file(name, study.name) for name in later)]:
         path.unlink(missing_ok=True)
-    plan, start = load_plan(study), time.perf_counter()
+    plan = load_plan(study)
+    start = time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
     with _own_gpu() if arm else nullcontext() as gpu:
@@ -113,7 +114,8 @@ def train_apart(study: Study, arm: str, seed: int) -> Any:
 def made_from(notebook: str, study: Study) -> dict[str, str]:
     """Return digests of what a notebook of a whole study is made from beside what other notebooks
     leave, by what messages call it."""
-    plan, texts = load_plan(study), {arm.config.corpus for arm in study.arms()}
+    plan = load_plan(study)
+    texts = {arm.config.corpus for arm in study.arms()}
     files = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
     files += sorted(path for room in _READS[notebook] for path in ROOT.glob(f"lib/{room}/*.py"))
     content: dict[str, Any] = {

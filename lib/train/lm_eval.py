@@ -346,7 +346,8 @@ def _load(config: EvaluationConfig) -> Json:
     tasks = manager.all_tasks
     for name in names:
         if name not in tasks:
-            said, own = suggest(name, tasks).partition("; there")[0], config.include_path
+            said = suggest(name, tasks).partition("; there")[0]
+            own = config.include_path
             broken = f"; or its file in {own} is no YAML of a task" if own else ""
             raise ConfigError(f"evaluation.tasks: {said}{broken}")
     try:

@@ -67,6 +67,11 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
         run["measures"]["loss"] = 1.5
         return json.dumps(run).encode()
 
+    def better(content: bytes) -> bytes:
+        verdict = json.loads(content)
+        verdict["contrasts"][0]["mean_delta"] = -9.0
+        return json.dumps(verdict).encode()
+
     broken = tmp_path / "broken.zip"
     broken.write_bytes(b"no zip")
     refused = {
@@ -74,6 +79,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
         rewritten(packed, "cut", trace, lambda c: c[:-1]): f"{seed}: trace.parquet is not the file",
         rewritten(packed, "forged", result, lower): f"none seed {seed}: its notebook",
         rewritten(packed, "gone", notebook, lambda _: None): "02_train.ipynb",
+        rewritten(packed, "told", "runs/tiny/verdict.json", better): "contrasts.mean_delta is -9.0",
         rewritten(packed, "nameless", "params/tiny.yaml", lambda _: None): "tiny",
         rewritten(packed, "list", result, lambda _: b"[1]"): "list.zip: TypeError",
         rewritten(
