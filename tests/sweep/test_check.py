@@ -179,6 +179,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.slow  # imports a compiler
 @pytest.mark.parametrize(
     "fields",
     [
