@@ -184,7 +184,6 @@ BAD = [
     MINIMAL + "model: {n_embd: 100000000000000000000, n_head: 1}",
     MINIMAL + "? [a, b]\n: 3",
     MINIMAL + "factors: {corpus.source: ['a{b}.txt', 'c.txt']}",
-    MINIMAL + "model: {n_layer: 2020-01-01}",
     MINIMAL + "1: 2",
     "name: little\nseeds: [99999999999999999999999]",
     MINIMAL + "training: {learning_rate: -0.0}",

@@ -165,7 +165,7 @@ MISSPELT = FAMILY | {"contrasts": [["layernrom", "none"]]}
 MARGINLESS = FAMILY | {"measures": ["ece"], "test": "equivalence"}
 
 
-def testing(*test):
+def asked_of(*test):
     return {"hypotheses": {"a": BOUND | {"test": list(test)}}}
 
 
@@ -176,8 +176,8 @@ def testing(*test):
         ({"secondary": ["perplexty"]}, "secondary: 'perplexty' is unknown; did you mean 'perpl"),
         ({"families": {"f": MISSPELT}}, "families.f: 'layernrom' is unknown; did you mean 'layer"),
         ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
-        (testing("layernrom", "none", "loss"), "hypotheses.a.test: 'layernrom' is unknown; did"),
-        (testing("layernorm", "none", "los"), "hypotheses.a.test: 'los' is unknown; did you mean"),
+        (asked_of("layernrom", "none", "loss"), "hypotheses.a.test: 'layernrom' is unknown; did"),
+        (asked_of("layernorm", "none", "los"), "hypotheses.a.test: 'los' is unknown; did you mean"),
         ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
         (

@@ -183,6 +183,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.slow  # imports a compiler
 @pytest.mark.parametrize(
     "fields",
     [

@@ -75,6 +75,7 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
     assert measured.notes == []
 
 
+@SLOW
 def test_a_study_ends_in_a_result_with_every_measure(
     config, corpus, trained, measured, tmp_path, monkeypatch
 ):
