@@ -30,6 +30,7 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
             ax.plot(0.98, y, "kx", transform=ax.get_yaxis_transform())
     ax.set_yticks(range(len(table)), table["label"])
     ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.locator_params(axis="x", nbins=5)
     ax.set_xlabel(f"Δ {MEASURES[measure].title}")
     ax.grid(visible=False, axis="y")
     return ax

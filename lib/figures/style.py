@@ -177,10 +177,11 @@ def aside(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, p
 
 
 class _Plain(LogFormatterSciNotation):
-    """Writes ticks of a logarithmic axis as plain numbers."""
+    """Writes ticks of a logarithmic axis as plain numbers: 1, 2, 4, 10, where there is room."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:g}" if super().__call__(x, pos) else ""
+        shown = f"{x:.0e}"[0] in "124" and super().__call__(x, pos)
+        return f"{x:g}" if shown else ""
 
 
 def spread(ax: Axes, values: pd.Series) -> None:
