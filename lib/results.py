@@ -30,6 +30,8 @@ from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
 from lib.config.yaml import Json
 
+STEP_FILE = "step.txt"
+"""In the folder of a run in training, how many steps it has made."""
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
 

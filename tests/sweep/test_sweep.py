@@ -82,7 +82,8 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     assert re.search(r"^ +[+-]\d+\.\d{4} \[[+-]\d+\.\d{4}, [+-]\d+\.\d{4}\] ", text, re.MULTILINE)
     assert "\x1b" not in text
     for line in ("Executed notebooks  papers/smoke/record/smoke/",
-                 "Numbers             papers/smoke/results/smoke.json"):  # fmt: skip
+                 "Numbers             papers/smoke/results/smoke.json",
+                 "In a browser        runs/_site/index.html"):  # fmt: skip
         assert f"\n{line}\n" in text
 
 
