@@ -30,6 +30,9 @@ from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
 from lib.config.yaml import Json
 
+STEP_FILE = "step.txt"
+"""In the folder of a run in training, how many steps it has made."""
+
 
 class _Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

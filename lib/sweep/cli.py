@@ -17,7 +17,8 @@
     Write a run's model as a folder that Hugging Face's transformers load.
 ./run_all.sh paper [PAPER …]
     Execute the notebooks of papers, build PDF and LaTeX; begin new ones.
-./run_all.sh record [PAPER …]          Build the lab record: a site of a paper's studies and runs.
+./run_all.sh site [PAPER …] [--watch STUDY]
+    Show runs in a browser: yours, those of papers' records, or yours while they train.
 ./run_all.sh setup                     Only make the environment.
 ./run_all.sh --help                    This text; after a command, that command's words.
 
@@ -93,8 +94,10 @@ def commands() -> tuple[_Parser, Any]:
     parser = add("export", help="write a run's model for Hugging Face's transformers")
     parser.add_argument("run", metavar="STUDY/ARM/SEED")
     parser.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
-    for name in ("paper", "record"):
-        add(name, help="build it").add_argument("papers", nargs="*", metavar="PAPER")
+    add("paper", help="build it").add_argument("papers", nargs="*", metavar="PAPER")
+    parser = add("site", help="show all runs in a browser")
+    parser.add_argument("papers", nargs="*", metavar="PAPER")
+    parser.add_argument("--watch", metavar="STUDY", help="yours while they train")
     return top, subparsers.choices
 
 
@@ -145,10 +148,10 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             findings.main(options.papers)
             paper.main(options.papers)
-        case "record":
+        case "site":
             from lib.publish import site
 
-            site.main(options.papers)
+            site.main(options.papers, options.watch)
     return None
 
 
@@ -199,7 +202,11 @@ def run(words: list[str]) -> int:
 
 def dispatch(words: list[str]) -> int | None:
     """Follow a command line. Raises UserError."""
+    from lib.config.yaml import UsageError
+
     parser, named = commands()
+    if words[:1] == ["record"]:
+        raise UsageError("record is called site now: ./run_all.sh site")
     if not words or words[0] not in named:
         return run(words)
     options, rest = parser.parse_known_args(words)

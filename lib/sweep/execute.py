@@ -72,7 +72,8 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     # An earlier result must not pass for this one's, nor what was made from it for up to date.
     later = [name for name in ("03_analysis", "04_figures") if name > notebook]
-    made = [result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"]
+    made = [result, archived_file(study.name)]
+    made += [RUNS / f"paper-{study.paper}.txt", RUNS / "site.txt"]
     for path in [*made, *(result_file(name, study.name) for name in later)]:
         path.unlink(missing_ok=True)
     plan = load_plan(study)

@@ -14,10 +14,9 @@ from lib.config.io import run_folder
 from lib.config.preregistration import load_plan
 from lib.config.study import Arm, Study
 from lib.config.yaml import HEADLESS
+from lib.results import STEP_FILE, read_raw_file
 from lib.train.distributed import Row
 
-STEP_FILE = "step.txt"
-"""In the folder of a run in training, how many steps it has made."""
 INTERVAL, SHARE = 1.0, 0.25
 """Seconds between two pictures at the least, and the most of the time that they may take."""
 
@@ -41,7 +40,6 @@ class LiveCurve:
         from IPython.display import display
 
         from lib.figures.style import looks
-        from lib.results import read_raw_file
         from lib.stats.stability import rule_of
 
         text = {"text/plain": "The curve appears here."}

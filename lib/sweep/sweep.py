@@ -30,11 +30,10 @@ from lib.config.study import Arm, Study
 from lib.config.yaml import TIME_UP, UserError
 from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable
-from lib.results import RunResult, identity_fields, status_of
+from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import check
 from lib.sweep.code_arms import write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from
-from lib.sweep.live import STEP_FILE
 from lib.sweep.summary import summarise
 
 LONG = 600.0
@@ -85,9 +84,9 @@ def run_sweep(sweep: Sweep) -> int:
             return status
     for study in studies:
         summarise(study)
-    for paper in sorted({study.paper for study in studies}):
-        for said in (RUNS / f"paper-{paper}.txt", RUNS / f"record-{paper}.txt"):
-            print(said.read_text("utf-8") if said.is_file() else "", end="")
+    papers = sorted({f"paper-{study.paper}.txt" for study in studies})
+    for said in (RUNS / name for name in (*papers, "site.txt")):
+        print(said.read_text("utf-8") if said.is_file() else "", end="")
     return 0
 
 

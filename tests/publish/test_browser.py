@@ -23,10 +23,7 @@ def address(tmp_path_factory):
     paper = tmp_path_factory.mktemp("site") / "example"
     for name in ("record/example", "results"):
         shutil.copytree(PAPERS / "example" / name, paper / name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.publish.site.RUNS", paper / "runs")
-        patch.setattr("lib.publish.site.recorded_studies", lambda paper: ["example"])
-        build_site(paper)
+    build_site(paper, ["example"])
     return (paper / "site").as_uri()
 
 
@@ -69,25 +66,28 @@ def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(page, a
     texts = rows.locator("td:nth-child(6)").all_inner_texts()
     assert [float(text) for text in texts] == pytest.approx(sorted(measured), abs=1e-3)
     rows.first.get_by_role("link").click()
-    expect(page.locator("h1").first).to_contain_text("example: ")
+    expect(page.locator("h1").first).to_contain_text("example, ")
 
 
 def test_curves_are_drawn_for_the_measure_that_is_chosen(page, address):
     page.goto(f"{address}/curves.html")
     expect(page.locator("#vis svg")).to_be_visible()
     before = page.locator("#vis svg").screenshot()
-    page.get_by_label("Measure").select_option("grad_norm")
+    page.get_by_label("Measure").select_option("residual_norm_2")
     page.wait_for_timeout(500)
     assert page.locator("#vis svg").screenshot() != before
+    page.locator("#vis svg text", has_text="warmup_cosine").click()
+    constant, warmup = page.locator("#vis .mark-line path").all()
+    expect(constant).to_have_attribute("opacity", "0.05")
+    expect(warmup).to_have_attribute("opacity", "1")
 
 
 @pytest.mark.parametrize(
-    "place", ["index.html", "curves.html", "example/index.html", "example/constant/seed-0.html"]
+    "place",
+    ["index.html", "curves.html", "example/03_analysis.html", "example/constant/seed-0.html"],
 )
 def test_axe_finds_nothing_serious_and_a_phone_scrolls_only_down(page, address, place):
     page.goto(f"{address}/{place}")
-    for folded in page.locator("details").all():
-        folded.evaluate("details => { details.open = true }")
     for width in (1300, 390):
         page.set_viewport_size({"width": width, "height": 800})
         options = {"resultTypes": ["violations"], "preload": False}

@@ -1,8 +1,10 @@
-"""The site of a record that lies here, of its older form in one zip, and of runs in progress."""
+"""Sites of a record, of its older form in one zip, and of runs in progress."""
 
 import json
+import os
 import re
 import shutil
+import time
 import zipfile
 from html import unescape
 from urllib.parse import unquote
@@ -13,10 +15,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from lib.config.io import PAPERS
+from lib.config.study import SCRATCH, Study
 from lib.config.yaml import UserError
 from lib.publish import site
 from lib.publish.site import build_site, notebook_html, read_study
 from lib.record.archive import RAW_ZIP, Record
+from lib.results import STEP_FILE
+from tests.conftest import TINY
 
 pytestmark = pytest.mark.slow
 
@@ -51,53 +56,94 @@ def write(path, *cells, **stamp):
     nbformat.write(notebook, path)
 
 
+LEVELS = {"model.embedding_norm": ["none", "scale", "center"]}
+OWN = Study.model_validate(TINY | {"name": "mine", "seeds": [7, 3], "factors": LEVELS})
+UNDER_WAY = [
+    # run, its last step, and seconds since then
+    ("mine/none/seed-3", 4, 0),
+    ("mine/scale/seed-7", 4, 999),
+    ("mine/scale/seed-3", 12, 999),
+    ("mine/elsewhere/seed-0", 12, 999),
+    (f"{SCRATCH}/mine,none,clip=1/seed-7", 5, 0),
+]
+
+
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory):
-    """A paper with the record of `example`, and a study of which one run has ended; runs are looked
-    for beside it, and no record but its own."""
+    """A paper with the record of `example`, and in `runs/` a study of which one run has ended."""
     folder = tmp_path_factory.mktemp("site")
-    paper = folder / "papers" / "example"
+    paper, runs = folder / "papers" / "example", folder / "runs"
     for name in ("record/example", "results"):
         shutil.copytree(PAPERS / "example" / name, paper / name)
-    record = Record("example", paper)
-    run = folder / "runs" / "begun" / "none" / "seed-0"
-    write(run / "02_train.ipynb", new_markdown_cell("so far"))
-    done = folder / "runs" / "begun" / "layernorm" / "seed-0"
+    for place, step, age in UNDER_WAY:
+        (runs / place).mkdir(parents=True)
+        (runs / place / STEP_FILE).write_text(str(step), "utf-8")
+        os.utime(runs / place / STEP_FILE, (time.time() - age,) * 2)
+    write(runs / "mine/none/seed-3/02_train.ipynb", new_markdown_cell("so far"))
+    write(runs / "mine/center/seed-7/02_train.ipynb", status="failed", reason="<b> & c")
+    done, record = runs / "mine/none/seed-7", Record("example", paper)
     write(done / "02_train.ipynb", new_markdown_cell("done"), status="completed")
-    result = record.runs[0] | {"arm": "layernorm", "baseline": "none", "variant": "layernorm"}
-    (done / "result.json").write_text(json.dumps(result), "utf-8")
+    arm = OWN.arm("none")
+    result = {"arm": arm.id, "seed": 7, "variant": arm.variant, "levels": arm.levels}
+    (done / "result.json").write_text(json.dumps(record.runs[0] | result), "utf-8")
+    for name in ("trace.parquet", "curve.parquet"):
+        raw = (record.raw_folder("constant", 0) / name).read_bytes()
+        for run in (done, runs / "mine/scale/seed-3"):
+            (run / name).write_bytes(raw)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "RUNS", folder / "runs")
-        patch.setattr(site, "paper_of", lambda name: paper)
+        patch.setattr(site, "RUNS", runs)
+        patch.setattr(site, "load_study", lambda name: {"mine": OWN}.get(name))
+        patch.setattr(site, "papers_named", lambda names: [paper])
         patch.setattr(site, "recorded_studies", lambda paper: ["example"])
         yield paper
 
 
 @pytest.fixture(scope="module")
 def built(paper):
-    rendered = build_site(paper)
-    assert len(rendered) == 8 + 3 + 2
+    site.main(["example"])
     return paper / "site"
 
 
-def test_every_page_is_reached_from_the_index(built):
-    reached, waiting = set(), [built / "index.html"]
+@pytest.fixture(scope="module")
+def own(paper):
+    site.main([])
+    return site.RUNS / "_site"
+
+
+@pytest.mark.parametrize(("which", "n"), [("built", 8), ("own", 3)])
+def test_every_page_is_reached_from_the_index(which, n, request):
+    folder = request.getfixturevalue(which)
+    reached, waiting = set(), [folder / "index.html"]
     while waiting:
         page = waiting.pop()
         if page not in reached:
             reached.add(page)
             text = page.read_text("utf-8").replace('\\"', '"').replace("\\/", "/")
-            for href in re.findall(r'<a href="([^"]+)"', text):
+            for href in re.findall(r'<a href="([^"#]+)"', text):
                 if not href.startswith("http"):
                     target = (page.parent / unquote(unescape(href))).resolve()
                     assert target.is_file(), f"{page}: {href}"
                     waiting.append(target)
-    assert reached == set(built.rglob("*.html"))
-    for name in ("record/example", "runs/begun"):
-        place = (built.parent if name.startswith("record") else built.parents[2]) / name
-        for notebook in place.glob("*/seed-*/02_train.ipynb"):
-            run = notebook.parent.relative_to(place)
-            assert built / place.name / run.with_suffix(".html") in reached
+    assert reached == set(folder.rglob("*.html"))
+    source = folder.parent / "record" if which == "built" else folder.parent
+    runs = [path.parent.relative_to(source) for path in source.glob("*/*/seed-*/02_train.ipynb")]
+    assert len(runs) == n
+    assert {folder / run.with_suffix(".html") for run in runs} <= reached
+
+
+def test_runs_stand_as_the_study_orders_them_and_say_how_far_they_are(own):
+    rows = [row for name in ("mine", SCRATCH) for row in read_study(own, None, name)["rows"]]
+    assert [(re.sub("<.*?>", "", row["arm"]), row["seed"], row["status"]) for row in rows] == [
+        ("none", "7", "completed"),
+        ("none", "3", "running, step 4 of 12"),
+        ("scale", "7", "stopped, step 4 of 12"),
+        ("scale", "3", "trained again, step 12 of 12"),
+        ("center", "7", "failed: &lt;b&gt; &amp; c"),
+        ("center", "3", "not begun"),
+        ("elsewhere", "0", "stopped, step 12 of ?"),
+        ("mine,none,clip=1", "7", "running, step 5 of ?"),
+    ]
+    assert rows[0]["embedding_norm"] == "none"
 
 
 def test_pages_hold_all_that_they_show(built):
@@ -108,40 +154,69 @@ def test_pages_hold_all_that_they_show(built):
     assert LOADS.findall("<img src=//x>")
 
 
-def test_a_study_shows_its_verdict_its_figures_and_what_is_in_progress(built):
-    study = (built / "example" / "index.html").read_text("utf-8")
-    assert "EXPLORATORY" in study
-    assert study.count('src="data:image/png') >= 6
-    assert "import " not in study  # outputs only
-    begun = (built / "begun" / "index.html").read_text("utf-8")
-    assert "no verdict yet" in begun
-    assert "unfinished: killed" in (built / "begun/none/seed-0.html").read_text("utf-8")
-    assert "example" in (built / "index.html").read_text("utf-8")
+def test_a_study_shows_its_verdict_its_figures_and_what_is_in_progress(built, own):
+    assert "exploratory" in (built / "index.html").read_text("utf-8")
+    assert (built / "example/04_figures.html").read_text("utf-8").count("data:image/png") >= 6
+    assert "in progress" in (own / "index.html").read_text("utf-8")
+    assert "unfinished: killed" in (own / "mine/none/seed-3.html").read_text("utf-8")
 
 
-def test_curves_are_mean_and_range_over_seeds(paper):
+def test_curves_are_mean_and_range_over_seeds(built, paper):
     """Against the raw tables, seed by seed."""
-    study = read_study("example", paper)
-    curves = site.curve_table(study)
-    record = Record("example", paper)
-    for y, name in site.CURVES.items():
-        raw = record.joined(name).query("variant == 'constant'")
-        seeds = raw.pivot(index="step", columns="seed", values=y)
-        mine = curves.query("measure == @y and variant == 'constant'").set_index("step")
-        assert len(mine) <= 200
-        if len(seeds) <= 200:
-            np.testing.assert_allclose(mine["mean"], seeds.mean(axis=1))
-        last = seeds.iloc[-2:] if len(seeds) > 200 else seeds.iloc[-1:]
-        assert mine["min"].iloc[-1] == last.to_numpy().min()
-        assert mine["max"].iloc[-1] == last.to_numpy().max()
+    curves = read_study(built, paper, "example")["curves"].query("variant == 'constant'")
+    for name, ys in (("trace", ["loss", "grad_norm"]), ("curve", ["dev_loss", "residual_norm_2"])):
+        raw = Record("example", paper).joined(name).query("variant == 'constant'")
+        for y in ys:
+            seeds = raw.pivot(index="step", columns="seed", values=y)
+            mine = curves.dropna(subset=f"{y} mean").set_index("step")
+            assert 10 < len(mine) <= 200
+            if len(seeds) <= 200:
+                np.testing.assert_allclose(mine[f"{y} mean"], seeds.mean(axis=1))
+            last = seeds.iloc[-2:] if len(seeds) > 200 else seeds.iloc[-1:]
+            assert mine[f"{y} min"].iloc[-1] == last.to_numpy().min()
+            assert mine[f"{y} max"].iloc[-1] == last.to_numpy().max()
 
 
-def test_only_what_changed_is_rendered_again(built, paper):
-    assert build_site(paper) == []
-    notebook = paper.parents[1] / "runs/begun/none/seed-0/02_train.ipynb"
-    write(notebook, new_markdown_cell("farther"))
-    assert build_site(paper) == ["begun/none/seed-0.html"]
-    assert "farther" in (built / "begun/none/seed-0.html").read_text("utf-8")
+def test_any_measure_of_training_is_drawn_and_none_is_black_and_solid(own, built):
+    looks, columns = {}, set(Record("example").joined("curve")) - {"arm", "variant", "setting"}
+    for folder in (own, built):
+        text = (folder / "curves.html").read_text("utf-8").partition("const spec = ")[2]
+        spec = json.JSONDecoder().raw_decode(text)[0]
+        measures = next(each for each in spec["params"] if each["name"] == "measure")["bind"]
+        assert {*measures["options"]} > columns - {"seed", "step"}
+        drawn = spec["spec"]["layer"][0]["encoding"]
+        colours, dashes = drawn["color"]["scale"], drawn["strokeDash"]["scale"]
+        for i, key in enumerate(colours["domain"]):
+            assert dashes["domain"][i] == key
+            looks[key] = colours["range"][i], dashes["range"][i]
+    assert looks["mine: none"] == looks["example: constant"] == ("#000000", [1, 0])
+    assert len({str(look) for look in looks.values()}) == len(looks) - 1
+
+
+def test_only_what_changed_is_rendered_again(own):
+    def pages():
+        return {path: path.stat().st_ino for path in own.rglob("*/*.html")}
+
+    before = pages()
+    site.main([])
+    assert pages() == before
+    write(site.RUNS / "mine/none/seed-3/02_train.ipynb", new_markdown_cell("farther"))
+    site.main([])
+    page = own / "mine/none/seed-3.html"
+    assert [path for path, inode in pages().items() if inode != before[path]] == [page]
+    assert "farther" in page.read_text("utf-8")
+
+
+def test_a_watched_study_shows_itself_again_and_again(own, monkeypatch, capsys):
+    assert "refresh" not in (own / "index.html").read_text("utf-8")
+    monkeypatch.setattr(time, "sleep", lambda seconds: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        site.main([], "mine")
+    text = (own / "index.html").read_text("utf-8")
+    assert '<meta http-equiv="refresh" content="10">' in text
+    assert "running, step 4 of 12" in text
+    assert "running, step 5 of ?" in text
+    assert capsys.readouterr().out == "In a browser        _site/index.html\n"
 
 
 def test_a_damaged_study_says_so_and_the_others_are_shown(built, paper, tmp_path, monkeypatch):
@@ -150,9 +225,9 @@ def test_a_damaged_study_says_so_and_the_others_are_shown(built, paper, tmp_path
     shutil.copytree(own / "record/example", own / "record/broken")
     (own / "record/broken" / RAW_ZIP).write_bytes(b"no zip")
     monkeypatch.setattr(site, "recorded_studies", lambda paper: ["broken", "example"])
+    monkeypatch.setattr(site, "papers_named", lambda names: [own])
     with pytest.raises(UserError, match=r"^broken: .*zip"):
-        build_site(own)
-    assert "cannot be shown" in (own / "site/broken/index.html").read_text("utf-8")
+        site.main(["paper"])
     assert "damaged" in (own / "site/index.html").read_text("utf-8")
     assert (own / "site/example/constant/seed-0.html").is_file()
 
@@ -164,7 +239,7 @@ def test_an_older_record_in_one_zip_has_the_same_pages(built, paper, tmp_path):
     with zipfile.ZipFile(own / "record/example.zip", "w") as packed:
         for path in (paper / "record/example").rglob("*"):
             packed.write(path, path.relative_to(paper / "record/example"))
-    build_site(own)
+    build_site(own, ["example"])
     for page in built.glob("example/**/*.html"):
         other = own / "site" / page.relative_to(built)
         assert other.read_text("utf-8") == page.read_text("utf-8")

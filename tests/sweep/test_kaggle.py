@@ -67,7 +67,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
         run["measures"]["loss"] = 1.5
         return json.dumps(run).encode()
 
-    def better(content: bytes) -> bytes:
+    def better(content):
         verdict = json.loads(content)
         verdict["contrasts"][0]["mean_delta"] = -9.0
         return json.dumps(verdict).encode()

@@ -80,7 +80,8 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(smoke_tree
     assert re.search(difference, text, re.MULTILINE)
     assert "\x1b" not in text
     for line in ("Executed notebooks  papers/smoke/record/smoke/",
-                 "Numbers             papers/smoke/results/smoke.json"):  # fmt: skip
+                 "Numbers             papers/smoke/results/smoke.json",
+                 "In a browser        runs/_site/index.html"):  # fmt: skip
         assert f"\n{line}\n" in text
 
 
