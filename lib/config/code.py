@@ -53,6 +53,7 @@ _FIXED = {
 }
 PARENT = "STUDY_PARENT"
 """Environment variable that names the process that starts another, on this machine."""
+_FIRST = "--IPKernelApp.exec_lines=import lib.config.code; lib.config.code.end_with_parent()"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
 _OF_BITS = (
@@ -177,9 +178,7 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
         # By themselves kernels end with their starter only where process 1 takes its children over.
-        first = "import lib.config.code; lib.config.code.end_with_parent()"
-        asked = [f"--IPKernelApp.exec_lines={first}"]
-        write_kernel_spec(Path(folder, "kernels", "python3"), extra_arguments=asked)
+        write_kernel_spec(Path(folder, "kernels", "python3"), extra_arguments=[_FIRST])
         values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
         values |= dict.fromkeys(_SETTINGS.split(), folder) | dict.fromkeys(_THREADS, str(threads))
         with patch.dict(os.environ, environment(**values), clear=True):
