@@ -75,9 +75,7 @@ def test_links_lead_to_what_is_there(path):
     links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S))
     for link in links:
         file, _, anchor = link.partition("#")
-        if link.startswith(
-            ("http", "../../actions", "../../releases")
-        ):  # a page of GitHub beside the repository's
+        if link.startswith(("http", "../../actions", "../../releases")):  # pages of GitHub
             continue
         target = path.parent / file if file else path
         assert target.exists(), link
