@@ -375,6 +375,7 @@ def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
     if items.empty:
         return {}
     tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index("shots")
-    zero, few = tasks[tasks["shots"] == 0], tasks[tasks["shots"] > 0].groupby("task").last()
+    zero = tasks[tasks["shots"] == 0]
+    few = tasks[tasks["shots"] > 0].groupby("task").last()
     named = {"macro_accuracy_zero_shot": zero, "macro_accuracy_few_shot": few}
     return {name: float(table["correct"].mean()) for name, table in named.items() if len(table)}

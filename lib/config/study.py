@@ -287,7 +287,8 @@ def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str,
     if len(factors) < 2:
         return
     for i, (first, *others) in factors.items():
-        settings = dict.fromkeys(",".join(names[:i] + names[i + 1 :]) for names in grid)
+        rest = [names[:i] + names[i + 1 :] for names in grid]
+        settings = dict.fromkeys(map(",".join, rest))
         for level in others:
             effect = f"{level} - {first}"
             yield effect, "main", [(level, first)]

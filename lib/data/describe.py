@@ -152,7 +152,8 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
     }
     if n * n <= MAX_PAIRS:
         ids = train.astype(np.int64)
-        pairs = np.bincount(ids[:-1] * n + ids[1:], minlength=n * n).reshape(n, n) + 1
+        counts = np.bincount(ids[:-1] * n + ids[1:], minlength=n * n)
+        pairs = counts.reshape(n, n) + 1
         bigram = np.log(pairs / pairs.sum(1)[:, None])
         losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
     of_source = corpus.sha256 == SYNTHETIC and corpus.unit == "characters"

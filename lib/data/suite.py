@@ -121,7 +121,8 @@ def _usable_lines(text: str, lexicon: Lexicon) -> list[Line]:
     that leak, and the first and last line, which the split may have cut, are not usable."""
     lines = [line for line in text.split("\n") if not line or line.strip()]
     full = [i for i, line in enumerate(lines) if line]
-    usable = [i for i in full[1:-1] if not (lines[i].endswith(":") or lexicon.leaks(lines[i]))]
+    inner = [i for i in full[1:-1] if not lines[i].endswith(":")]
+    usable = [i for i in inner if not lexicon.leaks(lines[i])]
     shown, lines = {*usable}, [*lines, ""]
     return [Line(lines[i], lines[i + 1], i + 1 in shown) for i in usable]
 

@@ -159,7 +159,8 @@ def last_word(lines: list[Line], lexicon: Lexicon) -> Candidates:
     for line in lines:
         match = _LAST_WORD.search(line.text)
         if match and match[1] in lexicon.words:
-            yield Candidate(_context(line.text[: match.start()]) + " ", f"{match[0][1:]}\n")
+            context = _context(line.text[: match.start()]) + " "
+            yield Candidate(context, f"{match[0][1:]}\n")
 
 
 def next_line(lines: list[Line], lexicon: Lexicon) -> Candidates:

@@ -185,7 +185,8 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     key = hashlib.sha256(text.encode()).hexdigest()
     cut = int(TRAIN_SHARE * len(text))
     middle = cut + _middle(text[cut:])
-    texts = dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
+    cuts = text[:cut], text[cut:middle], text[middle:]
+    texts = dict(zip(PARTS, cuts, strict=True))
 
     def read(_: Path) -> "dict[str, Dataset]":
         from datasets import Dataset

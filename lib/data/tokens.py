@@ -39,7 +39,8 @@ _END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>",
 """Names of the end of a document in known tokenizers; the first in those learned here."""
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = sorted({*range(256)} - {*_PRINTABLE})
-BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
+BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE}
+BYTE_SYMBOLS |= {chr(256 + i): b for i, b in enumerate(_OTHERS)}
 """How GPT-2 writes bytes in a vocabulary: printable ones as they are, others from U+0100 on."""
 
 

@@ -72,7 +72,8 @@ def _require_references(paper: Path, markdown: str) -> None:
 def _filled(page: Path, name: str, text: str) -> str:
     """Return a page with the text between its two comments."""
     frame = re.compile(rf"(<!-- {name}: .*? -->\n\n).*?(\n\n<!-- end of {name} -->)", re.DOTALL)
-    filled, count = frame.subn(lambda match: match[1] + text + match[2], page.read_text("utf-8"))
+    before = page.read_text("utf-8")
+    filled, count = frame.subn(lambda match: match[1] + text + match[2], before)
     if count != 1:
         raise TextError(f"{relative(page)} lacks the comments around its {name}; see git")
     return filled

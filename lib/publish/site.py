@@ -194,7 +194,8 @@ def chart_html(studies: list[Shown]) -> str:
     A line is the mean over seeds, a band reaches from the lowest to the highest."""
     looks = {study["name"]: table_looks(study["curves"]) for study in studies}
     keys = {study: [f"{study}: {variant}" for variant in of] for study, of in looks.items()}
-    every, drawn = [*chain(*keys.values())], [*chain(*(of.values() for of in looks.values()))]
+    every = [*chain(*keys.values())]
+    drawn = [look for of in looks.values() for look in of.values()]
     table = pd.concat([study["curves"].assign(study=study["name"]) for study in studies])
     measures = [name.removesuffix(" mean") for name in table if name.endswith(" mean")]
     choice = alt.binding_select(options=[*keys], name="Study ")

@@ -203,8 +203,8 @@ def archive(study: Study, replace: bool = False) -> None:
     io.write_json(record.results_file, results, indent=None)
     io.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     record.zip.unlink(missing_ok=True)
-    sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
-    io.write_text(record.place / MANIFEST, sums)
+    sums = [f"{sha256(path)}  {name}\n" for name, path in record.files.items()]
+    io.write_text(record.place / MANIFEST, "".join(sums))
     io.write_json(result_file("archive", study.name), {"manifest": sha256(record.place / MANIFEST)})
 
 

@@ -74,7 +74,8 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     ]
     for name in ("initial_weights", "batches"):
         if again[name] != run[name]:
-            return DIFFERS, [*lines, f"{name} {again[name][:12]}, recorded {run[name][:12]}"]
+            stated = f"{name} {again[name][:12]}, recorded {run[name][:12]}"
+            return DIFFERS, [*lines, stated]
     if again["final_weights"] == run["final_weights"]:
         return EQUAL, lines
     if machine_of(again) == machine_of(run):

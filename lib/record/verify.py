@@ -64,8 +64,9 @@ def verify(studies: list[str], begin: Begin) -> int:
         for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             for fault in report.faults:
                 print(f"error: {report.study}: {fault}", flush=True)
-            done = ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items() if n)
-            print(f"{report.study}: {'FAULTY' if report.faults else 'as published'}: {done}")
+            done = [f"{n:,} {kind}" for kind, n in report.recomputed.items() if n]
+            found = "FAULTY" if report.faults else "as published"
+            print(f"{report.study}: {found}: {', '.join(done)}")
             listed = [f"{name} ({n})" for name, n in sorted(report.published.items()) if n]
             if listed:
                 print(f"  published, not recomputed: {', '.join(listed)}", flush=True)

@@ -113,7 +113,8 @@ def _cost(rows: list[Row], limits: Mapping[str, float]) -> str:
     if not rows:
         return "unclear"
     ends = ("mean_delta", "t_low", "t_high")
-    losses = np.array([[-MEASURES[row["measure"]].gain(row[end]) for end in ends] for row in rows])
+    gains = [[MEASURES[row["measure"]].gain(row[end]) for end in ends] for row in rows]
+    losses = -np.array(gains)
     allowed = np.array([limits.get(row["measure"], np.nan) for row in rows])
     if (losses[:, 0] > allowed).any():
         return "beyond"

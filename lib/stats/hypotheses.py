@@ -164,7 +164,9 @@ def claim(h: Hypothesis) -> str:
         return f"within ± {h.equivalent_within:g}"
     if h.direction == "differs":
         return f"beyond ± {h.beyond:g}" if h.beyond else "≠ 0"
-    return f"> {h.beyond:g}" if h.direction == "greater" else f"< {-h.beyond or 0:g}"
+    if h.direction == "greater":
+        return f"> {h.beyond:g}"
+    return f"< {-h.beyond or 0:g}"
 
 
 def in_words(row: Row) -> str:

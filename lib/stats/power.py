@@ -110,7 +110,8 @@ def power_of(
     share = (np.arange(DRAWS) + 0.5) / DRAWS
     z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(share))
     spread = sd * np.sqrt(scipy.stats.chi2.ppf(share, n - 1) / (n - 1))
-    p, refuted = p_values(h, smallest, *t_sides(mean + sd * z / n**0.5, spread, n))
+    means = mean + sd * z / n**0.5
+    p, refuted = p_values(h, smallest, *t_sides(means, spread, n))
     supported = p < alpha
     return float(supported.mean()), float((~supported & (refuted < alpha)).mean())
 

@@ -197,9 +197,10 @@ def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
 
 def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
     """Tell whether arms may be compared in a measure: per token, only those of one vocabulary."""
-    return (
-        measure not in PER_TOKEN or runs.loc[runs["arm"].isin([*arms]), "vocabulary"].nunique() == 1
-    )
+    if measure not in PER_TOKEN:
+        return True
+    compared = runs[runs["arm"].isin([*arms])]
+    return bool(compared["vocabulary"].nunique() == 1)
 
 
 def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:

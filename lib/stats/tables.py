@@ -185,5 +185,6 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
         row |= {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
         row |= {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
         rows.append(row)
-    values = {name: ", ".join(map(str, of.unique())) for name, of in pd.DataFrame(rows).items()}
+    columns = pd.DataFrame(rows).items()
+    values = {name: ", ".join(map(str, of.unique())) for name, of in columns}
     return pd.Series(values, name="").to_frame()

@@ -219,7 +219,8 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
         return [names]
     each = names.split(",")
     configs = [arm.config for study in studies for arm in study.arms()]
-    needed = CONTEXT + 2 * max(sum(memory(config, size_of(config)).values()) for config in configs)
+    memories = [sum(memory(config, size_of(config)).values()) for config in configs]
+    needed = CONTEXT + 2 * max(memories)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
     return [each[i % len(each)] for i in range(max(wanted, len(each)))]
@@ -303,8 +304,9 @@ def estimate(
     yield f"  parameters  {size.parameters:,}"
     yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
     needed = memory(config, size)
-    parts = ", ".join(f"{part} {number / 1e6:,.1f}" for part, number in needed.items())
-    yield f"  memory      {sum(needed.values()) / 1e6:,.1f} MB: {parts}"
+    megabytes = {part: number / 1e6 for part, number in needed.items()}
+    parts = ", ".join(f"{part} {number:,.1f}" for part, number in megabytes.items())
+    yield f"  memory      {sum(megabytes.values()):,.1f} MB: {parts}"
     yield from time_of(study)
     try:
         plan = load_plan(study)

@@ -36,8 +36,8 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     packed = io.BytesIO()
     torch.save(state, packed)
     content = packed.getvalue()
-    name = f"step-{state['step']:010d}-{hashlib.sha256(content).hexdigest()[:16]}.pt"
-    write_bytes(folder / name, content)
+    digest = hashlib.sha256(content).hexdigest()
+    write_bytes(folder / f"step-{state['step']:010d}-{digest[:16]}.pt", content)
     for former in sorted(folder.glob("step-*.pt"))[:-2]:
         former.unlink()
 

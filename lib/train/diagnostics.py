@@ -28,7 +28,8 @@ def mean_cosine(vectors: Tensor) -> Tensor:
     """
     unit = F.normalize(vectors.detach().double(), dim=-1)
     n = len(unit)
-    return (unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1))
+    of_pairs = unit.sum(dim=0).square().sum() - unit.square().sum()
+    return of_pairs / (n * (n - 1))
 
 
 @torch.no_grad()
@@ -83,7 +84,8 @@ def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
     """
     before, after = before.detach().double(), after.detach().double()
     # Twice the arcsine of half the chord, since an arccosine near 1 loses small angles.
-    chord = (F.normalize(after, dim=-1) - F.normalize(before, dim=-1)).norm(dim=-1)
+    old, new = F.normalize(before, dim=-1), F.normalize(after, dim=-1)
+    chord = (new - old).norm(dim=-1)
     lengths = (after - before).norm(dim=-1) / before.norm(dim=-1)
     angles = 2 * (chord / 2).asin()
     return read_scalars({"embedding_angle": angles.mean(), "embedding_update": lengths.mean()})

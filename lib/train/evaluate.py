@@ -110,7 +110,8 @@ def _slopes(below: Tensor, target_logit: Tensor) -> Tensor:
         mean = (weight * below).sum(dim=-1, dtype=torch.float64) / total
         square = (weight * below.square()).sum(dim=-1, dtype=torch.float64) / total
         first = b * (mean - target_logit).sum()
-        columns.append(torch.stack([first, first + b * b * (square - mean.square()).sum()]))
+        second = first + b * b * (square - mean.square()).sum()
+        columns.append(torch.stack([first, second]))
     return torch.stack(columns, dim=1)
 
 
@@ -128,7 +129,8 @@ def fitted_temperature(first: Array, second: Array) -> float:
         return float(1 / INVERSE_TEMPERATURES[-1])
     slope = CubicHermiteSpline(log_b, first, second)
     i = int(np.argmax(first > 0))
-    return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
+    root = brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)
+    return float(np.exp(-root))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
 def rotate(x: Tensor, cos_sin: Rotation) -> Tensor:
     """Turn queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
     (cos, sin), (first, second) = cos_sin, x.chunk(2, dim=-1)
-    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
+    turned = first * cos + second * sin, second * cos - first * sin
+    return torch.cat(turned, dim=-1)
 
 
 class CausalSelfAttention(nn.Module):
@@ -139,7 +140,8 @@ class CausalSelfAttention(nn.Module):
     ) -> Tensor:
         B, T, C = x.shape
         heads = (B, T, self.n_head, C // self.n_head)
-        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=-1))
+        parts = self.c_attn(x).split(C, dim=-1)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in parts)
         if cos_sin is not None:
             q, k = rotate(q, cos_sin), rotate(k, cos_sin)
         if self.qk_norm:
