@@ -260,7 +260,9 @@ def table_html(studies: list[Shown]) -> str:
 def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[Shown]:
     """Bring a site up to date, of studies of a paper's record or of `runs/`, and say where it is.
     With `refresh` its first page loads itself again after as many seconds."""
-    site, title = (paper / "site", paper.name) if paper else (RUNS / "_site", "Your runs")
+    site, title = RUNS / "_site", "Your runs"
+    if paper:
+        site, title = paper / "site", paper.name
     shown = track(names, title, disable=not sys.stdout.isatty(), transient=True)
     studies = [read_study(site, paper, name) for name in shown]
     drawn = [study for study in studies if len(study["curves"])]

@@ -53,7 +53,8 @@ def minimum_detectable_effect(
     if n < 2 or not sd > 0:
         return np.nan
     # A noncentrality of ten critical values leaves no probability below the first of them.
-    upper = 10 * (scipy.stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
+    critical = scipy.stats.t.isf(alpha / 2, n - 1)
+    upper = 10 * (critical + 3) / n**0.5
     root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
     return sd * float(root)
 
@@ -81,7 +82,8 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
 def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
     """Return one-sided t tests, above and below, of samples with these means and standard
     deviations; NaN without spread."""
-    error = np.where(np.asarray(sd) > 0, sd, np.nan) / max(n, 1) ** 0.5
+    known = np.where(np.asarray(sd) > 0, sd, np.nan)
+    error = known / max(n, 1) ** 0.5
 
     def t(bound: float) -> Any:
         return (np.asarray(mean) - bound) / error

@@ -145,7 +145,8 @@ class CausalSelfAttention(nn.Module):
         if cos_sin is not None:
             q, k = rotate(q, cos_sin), rotate(k, cos_sin)
         if self.qk_norm:
-            q, k = (F.rms_norm(part, part.shape[-1:], eps=RMS_EPS) for part in (q, k))
+            q = F.rms_norm(q, q.shape[-1:], eps=RMS_EPS)
+            k = F.rms_norm(k, k.shape[-1:], eps=RMS_EPS)
         if cache is not None:
             k, v = cache.extend(self, k, v)
         dropout = self.dropout if self.training else 0.0
