@@ -271,7 +271,8 @@ def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[S
     _write(site, "site.css", "site.css.j2", code=HtmlFormatter().get_style_defs(".highlight"))
     content: Json = {"title": title, "studies": studies, "refresh": refresh}
     _write(site, "index.html", "index.html.j2", table=table_html(studies), **content)
-    print(f"In a browser        {relative(site)}/index.html", flush=True)
+    end = "\r" if refresh else "\n"  # a watched one is said again and again
+    print(f"In a browser        {relative(site)}/index.html", end=end, flush=True)
     return studies
 
 

@@ -216,7 +216,7 @@ def test_a_watched_study_shows_itself_again_and_again(own, monkeypatch, capsys):
     assert '<meta http-equiv="refresh" content="10">' in text
     assert "running, step 4 of 12" in text
     assert "running, step 5 of ?" in text
-    assert capsys.readouterr().out == "In a browser        _site/index.html\n"
+    assert capsys.readouterr().out == "In a browser        _site/index.html\r"
 
 
 def test_a_damaged_study_says_so_and_the_others_are_shown(built, paper, tmp_path, monkeypatch):
