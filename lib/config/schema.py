@@ -167,7 +167,7 @@ class TrainingConfig(Section):
     r of nanochat's, on inputs of n features, is a product of 5 r / sqrt(n)."""
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
-    eps: Annotated[float, Field(ge=1e-16, le=1)] = 1e-8
+    eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0, le=1e6), BeforeValidator(_acts)] = 0.1
     embedding_learning_rate_ratio: Ratio = 1.0
     """What the learning rate of token and position embeddings is multiplied by."""

@@ -32,7 +32,7 @@ from lib.config.io import RUNS, TEMPLATES, read_json, relative, sha256, write_te
 from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.study import SCRATCH, Study, load_study
 from lib.config.yaml import Json, UserError
-from lib.figures.style import table_looks
+from lib.figures.style import looks
 from lib.figures.training import thinned
 from lib.record.archive import Record, Run, papers_named, recorded_studies
 from lib.results import STEP_FILE, Folder, raw_file, read_raw_file, status_of
@@ -192,10 +192,10 @@ def read_study(site: Path, paper: Path | None, name: str) -> Shown:
 def chart_html(studies: list[Shown]) -> str:
     """Draw the curves of one study at a time, chosen as the measure is; the legend picks variants.
     A line is the mean over seeds, a band reaches from the lowest to the highest."""
-    looks = {study["name"]: table_looks(study["curves"]) for study in studies}
-    keys = {study: [f"{study}: {variant}" for variant in of] for study, of in looks.items()}
+    found = {study["name"]: looks(study["curves"]["variant"].unique()) for study in studies}
+    keys = {study: [f"{study}: {variant}" for variant in of] for study, of in found.items()}
     every = [*chain(*keys.values())]
-    drawn = [look for of in looks.values() for look in of.values()]
+    drawn = [look for of in found.values() for look in of.values()]
     table = pd.concat([study["curves"].assign(study=study["name"]) for study in studies])
     measures = [name.removesuffix(" mean") for name in table if name.endswith(" mean")]
     choice = alt.binding_select(options=[*keys], name="Study ")

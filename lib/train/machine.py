@@ -85,7 +85,7 @@ def prepare(config: RunConfig) -> Machine:
             ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
     devices = torch.cuda.device_count() if device == "cuda" else 1
-    processes = settings.processes or devices
+    processes = settings.processes or max(devices, 1)
     while not settings.processes and batch_size % (processes * least):
         processes -= 1
     share = batch_size // processes

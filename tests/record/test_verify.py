@@ -180,7 +180,7 @@ def test_an_honest_record_is_recomputed_as_it_was_published(reports, paper):
     assert report["faults"] == []
     number = report["recomputed"]
     assert (number["runs"], number["beginnings"], number["answers"]) == (6, 6, 1)
-    assert number["measures"] == 6 * 18
+    assert number["measures"] == 6 * 19
     assert number["files"] == 6 + 3 + 1 + 3 + 2 + 1  # 02, shared, 04's, others, results, figure
     assert {*report["published"]} == {
         *("ece_null", "temperature", "nll_test_tempered"),
