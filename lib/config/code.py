@@ -37,8 +37,11 @@ _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock"
 """What must be as committed, beside parameters, for a run's commit to say what made it."""
 _ALSO_RUN = ("*.lock", "*.py", "*.pyc", "*.so", "*/__init__.*", "*/*/__init__.*")
 """What else must: Python imports it before a package of its name that is installed."""
-_OUTSIDE = re.compile(r"""(^|[\s"'=\[{(:,/])\.\.(/|[\s"']|$)|[\s"'\[{:,](~/|file:|/\w+[/.])""")
+_OUTSIDE = re.compile(
+    r"""(^|[\s"'=\[{(:,/])\.\.(/|[\s"']|$)|[\s"'\[{:,](~/|file:|/+[^\s/"'\]},])"""
+)
 """How a task file names what lies outside its folder."""
+_DATA = (".jsonl", ".json", ".csv", ".parquet", ".py", ".pyc")
 _KEPT = (
     "PATH HOME USER LOGNAME SHELL TZ TMPDIR XDG_CACHE_HOME STUDY_* HF_* NCCL_* GLOO_* CPATH CC CXX"
     " CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME PYTORCH_*ALLOC_CONF LIBRARY_PATH"
@@ -62,7 +65,7 @@ _OF_BITS = (
 )
 """Variables that may change how numbers are rounded."""
 _GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
-_GIT += " -c core.useReplaceRefs=false -c log.showSignature=false"
+_GIT += " -c core.useReplaceRefs=false -c log.showSignature=false -c core.quotePath=false"
 """Of a user's settings none executes, hides or adds anything."""
 
 
@@ -122,8 +125,8 @@ def require_allowed(include_path: str | None) -> None:
         return
     sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
     for file in sorted((ROOT / include_path).rglob("*")):
-        is_text = file.suffix in ("", ".yaml", ".yml") and file.is_file()
-        text = file.read_text("utf-8", "replace") if is_text else ""
+        is_task = file.suffix.lower() not in _DATA and file.is_file()
+        text = file.read_text("utf-8", "replace") if is_task else ""
         if _OUTSIDE.search(text) or (file.is_symlink() and file.is_dir()):
             fault = f"{file.name} names a file outside {include_path}, which no hash covers"
             raise ConfigError(f"evaluation.include_path: {fault}; put it beside the task")
@@ -236,7 +239,7 @@ def git_state() -> Json:
     top = Path(os.environ.get(OUTPUT) or ROOT)
     others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
     code = {*_RUNS, *others} - {"tests", "mutants"}
-    parts = _as_committed(ROOT, code), _as_committed(top, {"params"})
+    parts = as_committed(ROOT, code), as_committed(top, {"params"})
     commit = git("-C", str(top), "rev-parse", "HEAD")
     state = {
         "commit": commit.strip() if commit else None,
@@ -247,7 +250,7 @@ def git_state() -> Json:
     return state
 
 
-def _as_committed(top: Path, names: Collection[str]) -> bool | None:
+def as_committed(top: Path, names: Collection[str]) -> bool | None:
     """Tell whether files and folders have the bytes that they have in HEAD, whatever git's index,
     settings and attributes say of them; None where git does not tell. Of no run are hidden ones."""
     tree = git("-C", str(top), "ls-tree", "-r", "-z", "HEAD", "--", *names)

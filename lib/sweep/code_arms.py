@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from lib.config.code import environment, git, is_checkout
+from lib.config.code import as_committed, environment, git, is_checkout
 from lib.config.io import OUTPUT, RUNS, study_folder, write_json
 from lib.config.schema import CODE
 from lib.config.study import COMMITS, Study
@@ -66,10 +66,9 @@ def tree_of(commit: str) -> Path:
         git("worktree", "prune")
         if not (tree / "lib").is_dir():
             git("worktree", "add", "--force", "--detach", str(tree), commit)
-        if (git("-C", str(tree), "rev-parse", "HEAD") or "").strip() != commit:
-            raise UserError(
-                f"git cannot check out {commit[:12]} in runs/.code/; delete that folder"
-            )
+        head = (git("-C", str(tree), "rev-parse", "HEAD") or "").strip()
+        if head != commit or not as_committed(tree, {"lib", "notebooks"}):
+            raise UserError(f"runs/.code/ does not hold {commit[:12]} as it is; delete that folder")
     return tree
 
 

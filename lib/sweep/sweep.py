@@ -167,7 +167,7 @@ def snakemake_command(
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
     # It reruns what is missing or forced; `find_stale` knows the rest, and files' times do not.
-    command += ["--rerun-triggers", "input"]
+    command += ["--rerun-triggers", "input", "--workflow-profile", "none"]
     command += ["--jobs", str(jobs)] if jobs else []
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}", *sweep.flags]

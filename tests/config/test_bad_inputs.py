@@ -17,7 +17,7 @@ ADDED = [
       for field, value, said in [
         ("training.gradient_clip", "1e+30", "1e+30 is not allowed. Input should be less"),
         ("training.learning_rate", "1e-30", "1e-30 is not allowed. Input should be greater"),
-        ("training.eps", "1e-30", "1e-30 is not allowed. Input should be greater"),
+        ("training.eps", "1e-31", "1e-31 is not allowed. Input should be greater"),
         ("model.logit_softcap", "1e+20", "1e+20 is not allowed. Input should be less"),
         *((f"training.{name}", "1e-30", "1e-30 is too small to act; write 0, or 1e-06 at least")
           for name in ("beta1", "beta2", "weight_decay", "final_learning_rate_ratio")),

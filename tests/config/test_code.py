@@ -241,7 +241,7 @@ def test_kernels_compile_the_library_s_first_file_anew_and_have_a_short_folder(t
 OUTSIDE = (
     "include: ../base.yaml", "data_dir: ..", "data_files: {test: a/../../x}",
     "data_files: [/data/x.jsonl]", 'data_files: "/x.jsonl"', "data_dir: ~/data",
-    "data_files: file:///x",
+    "data_files: file:///x", "data_files: //x/y", "data_dir: /my-data",
 )  # fmt: skip
 
 
