@@ -11,7 +11,7 @@ STUDY = {
     "name": "trial",
     "factors": {"model.embedding_norm": ["none", "layernorm"]},
     "seeds": {"count": 3},
-    "plan": "p.yaml",
+    "plan": "plän.yaml",
 }
 PLAN = {
     "title": "A trial",
@@ -56,9 +56,9 @@ class Parameters:
         return load_study(content["name"], undrawn=True)
 
     def plan(self, **changes):
-        return self.write("plans/p.yaml", PLAN | changes)
+        return self.write("plans/plän.yaml", PLAN | changes)
 
-    def freeze(self, file="p.yaml"):
+    def freeze(self, file="plän.yaml"):
         return freeze(file, lambda _: ({"tinyshakespeare": TEXT}, [SUITE]))
 
     def git(self, *words):

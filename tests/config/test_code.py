@@ -108,7 +108,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
     (parameters.top / "lib" / "new" / "module.py").write_text("x = 1", "utf-8")
     assert state()["clean"] is False  # untracked, and Python would import it
     outer = parameters.commit()
-    assert code.plan_log("p.yaml").startswith(commit[:7])
+    assert code.plan_log("plän.yaml").startswith(commit[:7])
     assert code.plan_log("q.yaml") == "git knows no commit of it"
     # The checkout of another commit, for an arm that is one.
     tree = parameters.top / "runs" / ".code" / commit

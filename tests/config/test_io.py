@@ -144,13 +144,13 @@ def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypat
 
 def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_path, monkeypatch):
     (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
-    (tmp_path / "input" / "params" / "plans" / "p.yaml").write_text("a: 1", "utf-8")
+    (tmp_path / "input" / "params" / "plans" / "plän.yaml").write_text("a: 1", "utf-8")
     monkeypatch.setattr(io, "ROOT", tmp_path / "input")
     monkeypatch.setattr(io, "PARAMS", tmp_path / "working" / "params")
     io.prepare_params()
     (io.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
     io.prepare_params()  # what is there stays
-    assert (io.PARAMS / "plans" / "p.yaml").read_text("utf-8") == "a: 1"
+    assert (io.PARAMS / "plans" / "plän.yaml").read_text("utf-8") == "a: 1"
     assert (io.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
 
 

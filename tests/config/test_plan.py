@@ -42,7 +42,7 @@ def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(paramet
     deviation = {"date": "2026-11-30", "what": "a", "why": "b"}
     for change in ({}, {"deviations": [deviation]}, {"spread": " ", "primary": None}):
         parameters.plan(**change)
-        assert read_plan("p.yaml").hash == Plan.model_validate(PLAN | change).hash == expected
+        assert read_plan("plän.yaml").hash == Plan.model_validate(PLAN | change).hash == expected
     assert Plan.model_validate(PLAN | {"alpha": 0.01}).hash != expected
 
 
@@ -77,8 +77,8 @@ def test_what_has_a_usual_value_may_be_left_out():
 def test_a_wrong_field_is_a_line_with_the_remedy(change, said, parameters):
     parameters.plan(**change)
     with pytest.raises(ConfigError) as error:
-        read_plan("p.yaml")
-    assert f"p.yaml: {said}" in str(error.value).split("\nerror: ")[0]
+        read_plan("plän.yaml")
+    assert f"plän.yaml: {said}" in str(error.value).split("\nerror: ")[0]
 
 
 def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters):
@@ -129,9 +129,9 @@ def test_a_plan_edited_after_its_runs_has_other_seeds(change, parameters):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({}, r"seeds: are drawn .* \./run_all\.sh freeze p\.yaml$"),
+        ({}, r"seeds: are drawn .* \./run_all\.sh freeze plän\.yaml$"),
         ({"plan": None}, r"seeds: are drawn .* freeze PLAN, and name it here$"),
-        ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'p'.* --new pl "),
+        ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'plän'.* --new pl "),
         ({"seeds": {"count": 0}}, r"seeds: write a list, or {count: 8} to draw so many"),
         ({"seeds": {"count": 10**9}}, r"seeds: write a list, or {count: 8} to draw so many"),
     ],

@@ -37,7 +37,7 @@ def test_a_study_made_as_its_committed_plan_froze_it_is_confirmatory(frozen):
     for runs in ((), (run_at(fixed), run_at(later))):
         claim = judged(*runs)
         assert (claim.name, claim.reasons) == ("CONFIRMATORY", [])
-        assert str(claim) == f"CONFIRMATORY: study 'trial' under plan {read_plan('p.yaml').hash}"
+        assert str(claim) == f"CONFIRMATORY: study 'trial' under plan {read_plan('plän.yaml').hash}"
     assert not judged(run_at(fixed, status="diverged", suite_hash=None)).reasons
 
 
@@ -83,7 +83,7 @@ def test_a_study_changed_after_freezing_is_exploratory(change, reason, frozen):
 
 def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
     before = frozen.commit()
-    path = frozen.plans / "p.yaml"
+    path = frozen.plans / "plän.yaml"
     text = path.read_text("utf-8")
     path.write_text(text.replace("A trial", "Another"), "utf-8")
     fixed = frozen.commit()
@@ -97,7 +97,7 @@ def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
     path.write_text(f"{text}deviations: [{{date: '2026-12-01', what: a, why: b}}]\n", "utf-8")
     frozen.commit()
     assert judged(run_at(before)).name == "CONFIRMATORY"  # a deviation is no other plan
-    frozen.git("mv", "params/plans/p.yaml", "params/plans/q.yaml")
+    frozen.git("mv", "params/plans/plän.yaml", "params/plans/q.yaml")
     frozen.write("trial.yaml", STUDY | {"plan": "q.yaml"})
     frozen.commit()
     assert judged(run_at(before)).name == "CONFIRMATORY"  # followed to its old name
@@ -119,7 +119,7 @@ def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
 def test_what_git_cannot_tell_is_neither_yes_nor_no(
     case, remedy, frozen, tmp_path_factory, monkeypatch
 ):
-    path, commit = frozen.plans / "p.yaml", "1" * 40
+    path, commit = frozen.plans / "plän.yaml", "1" * 40
     if case == "a zip":
         (frozen.top / "lib").mkdir()
         (frozen.top / "lib" / "VERSION").write_text("1" * 40, "utf-8")
@@ -189,7 +189,7 @@ def asked_of(*test):
 def test_a_name_that_names_nothing_is_an_error(change, named, frozen):
     """Accepted, it would drop out of the analysis without a word."""
     study = load_study("trial")
-    fixed = read_plan("p.yaml").frozen["trial"].model_dump()
+    fixed = read_plan("plän.yaml").frozen["trial"].model_dump()
     frozen.plan(**{"frozen": {"trial": fixed}} | change)
     assert named in refused(load_plan, study)
 

@@ -6,7 +6,7 @@ import pytest
 
 from lib.config.io import read_json
 from lib.config.study import Study
-from lib.sweep.code_arms import resolve
+from lib.sweep.code_arms import resolve, tree_of
 from tests.conftest import TINY, Tree, refused, run_git
 
 
@@ -24,7 +24,8 @@ def checkout(tmp_path, monkeypatch):
     commits = {}
     for branch in ("main", "try/it", "gone"):
         git("checkout", "-q", "-B", branch)
-        (tmp_path / "model.py").write_text(branch, "utf-8")
+        (tmp_path / "lib").mkdir(exist_ok=True)
+        (tmp_path / "lib" / "model.py").write_text(branch, "utf-8")
         git("add", "--all")
         git("commit", "-qm", branch)
         commits[branch] = git("rev-parse", "HEAD")
@@ -52,6 +53,16 @@ def test_a_level_is_the_commit_that_it_names(checkout):
 )
 def test_what_cannot_be_an_arm_is_refused_in_one_line(level, said, checkout):
     assert refused(resolve, design("main", level)).startswith(f"t.yaml: factors.code: {said}")
+
+
+@pytest.mark.parametrize("file", ["lib/model.py", "lib/other.py"])
+def test_a_checkout_that_was_changed_since_is_no_arm(file, checkout, tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.sweep.code_arms.RUNS", tmp_path / "runs")
+    tree = tree_of(checkout["try/it"])
+    assert tree_of(checkout["try/it"]) == tree
+    assert (tree / "lib" / "model.py").read_text("utf-8") == "try/it"
+    (tree / file).write_text("changed", "utf-8")
+    assert "delete that folder" in refused(tree_of, checkout["try/it"])
 
 
 @pytest.mark.slow
