@@ -107,9 +107,7 @@ def test_on_kaggle_outputs_go_to_the_working_folder(tmp_path, repository):
     assert io.output_root(kaggle / repository) == kaggle / repository
 
 
-def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_input(
-    tmp_path, monkeypatch
-):
+def test_on_kaggle_paths_are_relative_and_a_corpus_is_sought_in_every_input(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "ROOT", tmp_path / "input" / "slug" / "repo")
     monkeypatch.setattr(io, "kaggle_folder", lambda: tmp_path)
     monkeypatch.setattr(io, "output_root", lambda: tmp_path / "working")

@@ -116,9 +116,7 @@ def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
         ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
     ],
 )
-def test_what_git_cannot_tell_is_neither_yes_nor_no(
-    case, remedy, frozen, tmp_path_factory, monkeypatch
-):
+def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_factory, monkeypatch):
     path, commit = frozen.plans / "p.yaml", "1" * 40
     if case == "a zip":
         (frozen.top / "lib").mkdir()

@@ -59,9 +59,7 @@ def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, mon
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
 @pytest.mark.parametrize(("most", "number"), [(1370, 2), (2**24, 3)])
-def test_held_out_passages_that_stand_in_training_are_counted(
-    tokenizer, most, number, tmp_path, kept, monkeypatch
-):
+def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, kept, monkeypatch):
     """Documents, whatever white space is around them, and lines of a text without blank lines."""
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
     documents = [f"document {i:04}" for i in range(200)]

@@ -48,9 +48,7 @@ def write_notebook(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
-    write_notebook, tiny_study, tmp_path, monkeypatch
-):
+def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_path, monkeypatch):
     """By this Python, whatever the machine calls python3, with the threads and the GPU it is given,
     and without what its user has Python, IPython and Matplotlib do. A long TMPDIR does no harm."""
     spec = '{"argv": ["/bin/false"], "display_name": "", "language": "python"}'

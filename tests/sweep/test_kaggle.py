@@ -198,9 +198,7 @@ def run_session(top, hours, *outputs):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_study_of_one_s_own_runs_continues_in_a_second_session_and_comes_home(
-    tmp_path, monkeypatch
-):
+def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp_path, monkeypatch):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
     monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched

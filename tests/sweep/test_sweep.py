@@ -376,9 +376,7 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(tmp_path
         pass
 
 
-def test_the_time_left_is_what_a_step_took_times_the_steps_left(
-    tiny_study, tmp_path, monkeypatch, capsys
-):
+def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
     due = sweep.runs_of([tiny_study])
     for folder in (folders := [path.parent for path in due]):

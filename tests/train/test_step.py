@@ -57,9 +57,7 @@ def test_a_step_sends_few_operations_and_waits_for_none(clip, corpus, tmp_path):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("wrong", [3, 10, 11])
-def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
-    wrong, optimizer, tiny, corpus, tmp_path, monkeypatch
-):
+def test_nothing_changes_after_a_divergence(wrong, optimizer, tiny, corpus, tmp_path, monkeypatch):
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
     config = change(tiny, "training", iterations=24, optimizer=optimizer)

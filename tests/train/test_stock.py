@@ -154,9 +154,7 @@ def asked(lm, manager, names, shots):
 
 
 @pytest.mark.parametrize("shots", [0, 2])
-def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
-    shots, model, corpus, peer, tasks
-):
+def test_likelihoods_and_accuracies_are_those_of_the_harness(shots, model, corpus, peer, tasks):
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
     assert not adapter.overflows
@@ -246,9 +244,7 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
         ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
     ],
 )
-def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
-    task, shots, block_size, said, corpus
-):
+def test_questions_that_no_arm_can_be_asked_are_found_first(task, shots, block_size, said, corpus):
     config = EvaluationConfig(tasks=[task], shots=[0, shots] if shots else [0])
     arms = [TokenLM(make_model(corpus, block_size=n), corpus) for n in (384, block_size)]
     found = refused(require_tasks, config, adapters=arms)
