@@ -121,13 +121,6 @@ def test_on_kaggle_paths_are_relative_and_a_corpus_is_sought_in_every_input(tmp_
     assert io.relative(attached[0]) == "own.txt"  # no machine's folders
 
 
-def test_paths_are_shown_relative_to_the_repository():
-    notebook = io.executed_notebook("03_analysis", "final")
-    result = io.result_file("02_train", "final", "none", 3)
-    assert io.relative(notebook) == "runs/final/03_analysis.ipynb"
-    assert io.relative(result) == "runs/final/none/seed-3/result.json"
-
-
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "ROOT", tmp_path / "repo")
     monkeypatch.setattr(io, "output_root", lambda: tmp_path / "elsewhere" / "out")

@@ -116,9 +116,8 @@ def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(from_text, tmp_p
 def changed(**fields):
     """The tokenizer with other fields; those of its model stand in `model`."""
     content = json.loads(CONTENT)
-    return json.dumps(
-        content | fields | {"model": content["model"] | dict(fields.get("model", {}))}
-    )
+    model = content["model"] | fields.get("model", {})
+    return json.dumps(content | fields | {"model": model})
 
 
 WITHOUT_Z = {t: i for t, i in json.loads(CONTENT)["model"]["vocab"].items() if "Z" not in t}
@@ -241,9 +240,8 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, token
 @pytest.mark.parametrize("most", [61, 64, 2**16])
 def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kept, monkeypatch):
     monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
-    characters, in_bytes, pairs = (
-        from_text("".join(DOCUMENTS), tokenizer=name) for name in ("characters", "bytes", "bpe-300")
-    )
+    text, tokenizers = "".join(DOCUMENTS), ("characters", "bytes", "bpe-300")
+    characters, in_bytes, pairs = (from_text(text, tokenizer=name) for name in tokenizers)
     for other in (in_bytes, pairs):
         assert other.training_text == characters.training_text
         assert other.sha256 == characters.sha256
@@ -313,9 +311,8 @@ def test_what_was_made_of_another_text_does_not_count(load, kept):
     folders = []
     for documents in (DOCUMENTS, DOCUMENTS[::-1]):
         ids = load(documents, tokenizer="bytes").train.tolist()
-        folders.append(
-            next(path for path in kept.iterdir() if path.is_dir() and path not in folders)
-        )
+        (folder,) = (path for path in kept.iterdir() if path.is_dir() and path not in folders)
+        folders.append(folder)
     shutil.rmtree(folders[1])
     shutil.copytree(*folders)
     assert load(DOCUMENTS[::-1], tokenizer="bytes").train.tolist() == ids

@@ -131,9 +131,8 @@ def test_an_accuracy_in_a_stock_task_that_the_plan_names_is_drawn_by_seed(tmp_pa
     """As the text's own accuracy is; beside it one that the plan does not name."""
     asked = TINY["evaluation"] | {"tasks": ["sciq", "piqa"], "items_per_task": 0}
     corpus = TINY["corpus"] | {"tokenizer": "bytes"}
-    study = ONE_FACTOR.model_validate(
-        ONE_FACTOR.model_dump() | {"corpus": corpus, "evaluation": asked}
-    )
+    content = ONE_FACTOR.model_dump() | {"corpus": corpus, "evaluation": asked}
+    study = ONE_FACTOR.model_validate(content)
     claim = {"says": "…", "test": ["layernorm", "none", "sciq.acc"], "direction": "greater"}
     plan = Plan(title="F", question="Q", confirmatory=["tiny"], hypotheses={"knows": claim})
     monkeypatch.setattr(study_figures, "load_plan", lambda _: plan)

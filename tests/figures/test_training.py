@@ -134,9 +134,8 @@ def test_training_is_shown_with_embeddings_where_a_factor_is_about_them(study, p
 def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(measured, n_panels, shown):
     record = Record("example")
     run = record.runs[0]
-    tables = read_raw(record.raw_folder(run["arm"], run["seed"])) | {
-        "temperatures": pd.DataFrame(run["tables"]["temperatures"])
-    }
+    tables = read_raw(record.raw_folder(run["arm"], run["seed"]))
+    tables["temperatures"] = pd.DataFrame(run["tables"]["temperatures"])
     if not measured:  # as of a run that diverged
         tables |= dict.fromkeys(("bins", "positions", "temperatures"), pd.DataFrame())
     draw.show_measurement(tables, load_study("example").arm(run["arm"]))
@@ -158,9 +157,8 @@ def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax):
 
 def test_second_moments_of_the_last_step_stand_over_their_part(ax, training):
     one = training[training["seed"] == 0]
-    draw.second_moments(
-        one.assign(second_moment_attn=one["dev_loss"], second_moment_emb_norm=1e-5), ax
-    )
+    moments = {"second_moment_attn": one["dev_loss"], "second_moment_emb_norm": 1e-5}
+    draw.second_moments(one.assign(**moments), ax)
     (marks,) = ax.collections
     np.testing.assert_allclose(marks.get_offsets(), [[0, 2.0], [1, 1e-5]])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["attn", "emb norm"]
@@ -177,9 +175,7 @@ def test_symbols_are_shown_readably_most_frequent_first(shown):
 @pytest.mark.parametrize("evaluated", [False, True])
 def test_a_run_in_training_is_drawn_beside_its_baseline_at_any_time(evaluated, monkeypatch):
     figures = []
-    monkeypatch.setattr(
-        "lib.figures.training.small_png", lambda figure: figures.append(figure) or b"PNG"
-    )
+    monkeypatch.setattr(draw, "small_png", lambda figure: figures.append(figure) or b"PNG")
     steps = np.arange(1, 5)
     trace = pd.DataFrame({"step": steps, "loss": [4.0, 90.0, 3.0, 2.0], "grad_norm": 1.0 / steps})
     curve = pd.DataFrame({"step": [0, 4], "dev_loss": [4.2, 2.5]})

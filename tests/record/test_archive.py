@@ -58,9 +58,8 @@ def test_a_slim_notebook_keeps_code_and_what_is_shown():
     (slimmed,) = slim({"cells": [cell]})["cells"]
     assert slimmed["metadata"] == {"tags": ["parameters"]}
     assert slimmed["source"] == "f()"
-    assert slimmed["outputs"] == [
-        {"name": "stdout", "text": "x"}, {"data": {"text/html": "<table>"}}
-    ]  # fmt: skip
+    shown = [{"name": "stdout", "text": "x"}, {"data": {"text/html": "<table>"}}]
+    assert slimmed["outputs"] == shown
 
 
 @pytest.mark.parametrize(

@@ -261,12 +261,9 @@ def test_a_test_without_a_p_says_so_and_counts_in_its_family(second):
 
 def test_pairs_stay_within_their_setting(second):
     arms = [(v, s) for s in ("a", "b") for v in ("none", "layernorm", "rmsnorm", "new")]
-    runs = pd.DataFrame(
-        [
-            {"arm": f"{v},{s}", "variant": v, "setting": s, "baseline": f"none,{s}", "seed": 0}
-            for v, s in arms
-        ]
-    )
+    runs = pd.DataFrame(arms, columns=["variant", "setting"]).assign(seed=0)
+    runs["arm"] = runs["variant"] + "," + runs["setting"]
+    runs["baseline"] = "none," + runs["setting"]
     assert planned_pairs(runs, second) == {
         pair: families
         for s in ("a", "b")

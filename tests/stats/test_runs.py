@@ -145,9 +145,8 @@ def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
 
 def test_both_sides_of_any_contrast_have_one_budget():
     """Whatever the first factor is: here it is not the embedding's normalization."""
-    study = Study.model_validate(
-        TINY | {"name": "s", "factors": {"model.n_layer": [2, 4]}, "seeds": [0]}
-    )
+    factors = {"model.n_layer": [2, 4]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
     runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
     for i, run in enumerate(runs):  # deeper models have other weights
         runs[i] = run.model_copy(update={"initial_weights": run.arm})
@@ -163,9 +162,8 @@ def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so():
     runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
     for i, run in enumerate(runs):
         steps = run.config["training"]["iterations"]
-        runs[i] = run.model_copy(
-            update={"steps": steps, "tokens": 64 * steps, "batches": f"of {steps} steps"}
-        )
+        spent = {"steps": steps, "tokens": 64 * steps, "batches": f"of {steps} steps"}
+        runs[i] = run.model_copy(update=spent)
     check(study, runs)
     table = contrast_table(tidy(runs), ["perplexity"], np.random.default_rng(0))
     assert set(table["budget"]) == {"training.iterations"}
@@ -186,10 +184,8 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
     more = config("model", added_by_the_patch=1)(runs[2])
     check(study, changed(runs, 2, **more))
     check(study, changed(runs, 2, initial_weights="e" * 64, parameters=2))  # another shape
-    refused = [
-        ({field: "e" * 64}, f"has {field} 'eee")
-        for field in ("initial_weights", "batches", "corpus_sha256", "suite_hash")
-    ]
+    fields = ("initial_weights", "batches", "corpus_sha256", "suite_hash")
+    refused = [({field: "e" * 64}, f"has {field} 'eee") for field in fields]
     refused += [({"tokens": 5}, "has tokens 5"), (config("model", n_layer=1)(runs[2]), "n_layer")]
     for fields, said in refused:
         with pytest.raises(ResultError, match=rf"run case seed 0 .*{said}.*commit casecasecase.*"):

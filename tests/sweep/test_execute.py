@@ -125,9 +125,7 @@ def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study
     monkeypatch.setattr(module, "load_plan", lambda study: SimpleNamespace(hash="f" * 64))
     output.parent.mkdir(parents=True)
     (output.parent / "result.json").write_text("of an earlier execution")
-    with pytest.raises(
-        ExecutionError, match=r"the notebook wrote no .*result\.json; see .*02_train"
-    ):
+    with pytest.raises(ExecutionError, match=r"notebook wrote no .*result\.json; see .*02_train"):
         execute("02_train", tiny_study, "none", 1)
     stamp = status_of(output)
     assert (stamp["status"], stamp["preregistration"]) == ("failed", "f" * 64)

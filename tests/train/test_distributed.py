@@ -67,10 +67,9 @@ def test_two_processes_equal_one_to_float64s_rounding(float64, corpus, tmp_path)
     assert alone.model.transformer.wte.weight.dtype == torch.float64
     assert (shared.batches, shared.initial_weights) == (alone.batches, alone.initial_weights)
     assert len(shared.trace) == STEPS
-    for table, other in ((shared.trace, alone.trace), (shared.curve, alone.curve)):
-        np.testing.assert_allclose(
-            table.drop(columns="seconds"), other.drop(columns="seconds"), rtol=1e-12, atol=1e-18
-        )
+    for name in ("trace", "curve"):
+        tables = (getattr(run, name).drop(columns="seconds") for run in (shared, alone))
+        np.testing.assert_allclose(*tables, rtol=1e-12, atol=1e-18)
     assert shared.machine.processes == 2
 
 

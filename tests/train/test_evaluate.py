@@ -77,10 +77,8 @@ def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
     table = evaluate.length_table(positions).set_index("length")
     assert table.index.tolist() == [16, 32, 48]
     for length in table.index:
-        cut = [
-            score(model, text[i : i + length + 1], 1).columns["nll"].mean()
-            for i in range(0, 192, 48)
-        ]
+        windows = [text[i : i + length + 1] for i in range(0, 192, 48)]
+        cut = [score(model, window, 1).columns["nll"].mean() for window in windows]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 

@@ -61,9 +61,8 @@ def test_nothing_changes_after_a_divergence(wrong, optimizer, tiny, corpus, tmp_
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
     config = change(tiny, "training", iterations=24, optimizer=optimizer)
-    sound, broken = (
-        Trainer(config, corpus, begun(config, corpus), tmp_path / name) for name in "ab"
-    )
+    made = begun(config, corpus)
+    sound, broken = (Trainer(config, corpus, made, tmp_path / name) for name in "ab")
     for _ in range(wrong - 1):
         sound.training_step()
     weights = {name: weight.clone() for name, weight in sound.model.state_dict().items()}
@@ -76,9 +75,8 @@ def test_nothing_changes_after_a_divergence(wrong, optimizer, tiny, corpus, tmp_
         loss = cross_entropy(*given)
         return loss * torch.inf if calls == wrong else loss
 
-    monkeypatch.setattr(
-        Trainer, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
-    )
+    point = {"dev_loss": 1.0}
+    monkeypatch.setattr(Trainer, "evaluate", lambda run: run.points.append(point) or point)
     monkeypatch.setattr("lib.train.trainer.F.cross_entropy", infinite_once)
     broken.training_loop(lambda *_: None)
     assert (broken.diverged_at, broken.step, len(broken.rows)) == (wrong, wrong, wrong)

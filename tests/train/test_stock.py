@@ -162,9 +162,8 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness(shots, model, corpu
     for name in TASKS:
         for one, other in zip(ours["samples"][name], theirs["samples"][name], strict=True):
             assert one["doc_id"] == other["doc_id"]
-            for (log, greedy), (expected, expected_greedy) in zip(
-                one["filtered_resps"], other["filtered_resps"], strict=True
-            ):
+            responses = one["filtered_resps"], other["filtered_resps"]
+            for (log, greedy), (expected, expected_greedy) in zip(*responses, strict=True):
                 assert log == pytest.approx(expected, abs=1e-4)
                 assert greedy == expected_greedy
                 compared += 1
@@ -272,8 +271,6 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
 
 
 def test_studies_without_stock_tasks_do_not_load_them():
-    code = (
-        "import sys, lib.train.evaluate, lib.sweep.check\n"
-        "sys.exit('lib.train.lm_eval' in sys.modules)"
-    )
+    code = "import sys, lib.train.evaluate, lib.sweep.check\n"
+    code += "sys.exit('lib.train.lm_eval' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

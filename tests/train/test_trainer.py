@@ -108,9 +108,8 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(dropout, tiny, corpus
     config = change(tiny, "model", dropout=dropout)
     trained = train(config, corpus, 0, tmp_path)
     model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
-    optimizer = torch.optim.AdamW(
-        optimizer_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
-    )
+    settings = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), **settings, foreach=False)
     model.train()
     stream, losses, norms = random_stream(0, "batches"), [], []
     for step in range(12):
@@ -293,9 +292,8 @@ def test_the_turn_of_embeddings_is_that_of_the_step_before_the_evaluation(tiny, 
     config = change(change(tiny, "evaluation", interval=6), "training", schedule="constant")
     embeddings = []
     for steps in (9, 10):
-        trained = train(
-            change(config, "training", iterations=steps), corpus, 0, tmp_path / f"{steps}"
-        )
+        so_long = change(config, "training", iterations=steps)
+        trained = train(so_long, corpus, 0, tmp_path / f"{steps}")
         embeddings.append(trained.model.transformer.wte.weight.detach().double().numpy())
     before, after = embeddings
     angles = [np.arccos(1 - cosine(*rows)) for rows in zip(before, after, strict=True)]
