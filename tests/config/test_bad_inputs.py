@@ -111,7 +111,7 @@ ADDED = [
     ("factors: {training: [1]}", "factors: 'training' is unknown; there are training.iterations"),
     ("factors: {MODEL.N_LAYER: [2]}", "factors: 'MODEL.N_LAYER' is unknown; did you mean 'model"),
     ("factors: {code: [main, '']}", "factors.code: '' names no commit; write a branch, tag or"),
-    ("factors: {training.learning_rate: [" + "y" * 3000 + "]}", "factors…'yyyyyyyyyyyy...yyy"),
+    ("factors: {training.learning_rate: [" + "y" * 3000 + "]}", "factors…yyyyyyyyyyyyyyyyyyyyy...yyy"),
     ("model: {n_head: 0}\ntraining: {schedul: constant}",
      "model.n_head: 0 is not allowed.…; training.schedul: 'schedul' is unknown; did you mean"),
 ]  # fmt: skip
