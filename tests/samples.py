@@ -4,19 +4,15 @@ from lib.results import RunResult, identity_fields
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 REFERENCES = {"uniform_loss": 4.2, "unigram_loss": 3.35, "bigram_loss": 2.5, "unigram_entropy": 3.3}
-MACHINE = {
-    **{"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2},
-    "platform": "Linux x86_64",
-}
+MACHINE = {"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2}
+MACHINE |= {"platform": "Linux x86_64"}
 TRAINED = {
     **{"commit": "a" * 40, "clean": True, "started": "2026-11-21 12:00:00 UTC", "plan": None},
     **{"machine": MACHINE, "packages": {"python": "3.11.7", "torch": "2.13.0"}},
     "parameters": {"training": {"precision": "fp32"}},
 }
-EXECUTED = {
-    **{"commit": "b" * 40, "clean": False, "finished": "2026-11-22 09:30:00 UTC"},
-    "from_checkpoint": False,
-}
+EXECUTED = {"commit": "b" * 40, "clean": False, "finished": "2026-11-22 09:30:00 UTC"}
+EXECUTED |= {"from_checkpoint": False}
 PROVENANCE = {"trained": TRAINED, "executed": EXECUTED}
 
 
@@ -49,10 +45,8 @@ def sample_runs(study, perplexity=PERPLEXITY):
                 **{"task": "spelling", "shots": 0, "n": 100, "accuracy": 0.5 + 0.1 * seed},
                 **{"stderr": 0.05, "chance": 0.5, "normalised_accuracy": 0.2 * seed, "brier": 0.5},
             }
-            classes = [
-                {"token_class": "alphabetic", "mean": 1.0 + seed},
-                {"token_class": "numeric", "mean": None},
-            ]
+            means = {"alphabetic": 1.0 + seed, "numeric": None}
+            classes = [{"token_class": name, "mean": mean} for name, mean in means.items()]
             own = {"measures": measures, "tables": {"tasks": [task], "token_classes": classes}}
             runs.append(made_up(study, arm, seed).model_copy(update=own))
     return runs

@@ -191,12 +191,10 @@ def test_the_build_of_torch_is_that_of_the_machine(checkout, gpu, wanted):
 
 def test_uv_is_told_what_pip_is_told(checkout):
     python = checkout.bin / "python3"
-    told = (
-        "install.find-links='/wheels /more'\\n:env:.cert='/ca.pem'\\nglobal.index-url='https://x/'"
-    )
+    told = "install.find-links='/wheels /more'\\n:env:.cert='/ca'\\nglobal.index-url='https://x/'"
     answer = f"*'config list'*) printf \"{told}\\n\";; *'uv pip'*) env >> {checkout.calls};; esac"
     python.write_text(python.read_text("utf-8").replace("esac", answer), "utf-8")
-    expected = "UV_FIND_LINKS=/wheels,/more SSL_CERT_FILE=/ca.pem UV_DEFAULT_INDEX=https://x/"
+    expected = "UV_FIND_LINKS=/wheels,/more SSL_CERT_FILE=/ca UV_DEFAULT_INDEX=https://x/"
     assert {*expected.split()} <= {*checkout.run("setup")[2].splitlines()}
 
 

@@ -74,6 +74,8 @@ def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_o
     assert set(results.measures_of(raw_of(scores(100), dev=50))) <= set(MEASURES)
     assert len({m.label for m in MEASURES.values()} - {""}) == len(MEASURES)
     assert {m.better for m in MEASURES.values()} == {"lower", "higher", None}
+    groups = {"summary", "headline", "comparison", "calibration"}
+    assert {group for m in MEASURES.values() for group in m.groups} == groups
 
 
 @pytest.mark.parametrize(("n", "dev", "length"), [(1000, 499, 16), (111_539, 55_769, 128)])
@@ -115,9 +117,8 @@ def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(tiny_s
 
 
 def test_rows_of_a_table_have_none_where_json_has_no_number():
-    table = pd.DataFrame(
-        {"n": [1, 2, 3], "loss": [0.1 + 0.2, math.inf, math.nan], "x": ["a", None, ""]}
-    )
+    loss = [0.1 + 0.2, math.inf, math.nan]
+    table = pd.DataFrame({"n": [1, 2, 3], "loss": loss, "x": ["a", None, ""]})
     rows = [{"n": 1, "loss": 0.1 + 0.2, "x": "a"}, {"n": 2, "loss": None, "x": None}]
     rows.append({"n": 3, "loss": None, "x": ""})
     assert json.loads(json.dumps(results.json_rows(table))) == rows

@@ -34,9 +34,8 @@ def lines_of_code(path):
 
 
 def tracked(*patterns):
-    listed = subprocess.run(
-        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True
-    )
+    command = ["git", "ls-files", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("not a git checkout")
     return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
@@ -58,7 +57,7 @@ def test_the_library_and_the_tests_grow_by_no_line():
     files = tracked("lib/*.py")
     assert total(files) <= 7_735
     assert len(files) <= 60
-    assert total(tracked("tests/*.py")) <= 9_800
+    assert total(tracked("tests/*.py")) <= 9_510
 
 
 def test_no_code_moves_elsewhere_to_meet_a_number():

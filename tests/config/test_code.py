@@ -164,9 +164,7 @@ IMPORTED = ("x.py", "x.pyc", "x.abi3.so", "x/__init__.py", "x/__init__.pyc", "ru
 
 
 @pytest.mark.parametrize("file", [*IMPORTED, "scripts/x.py", "tests/x/__init__.py", "x.md"])
-def test_what_python_would_import_from_the_checkout_is_as_committed_or_told(
-    file, parameters, tmp_path_factory
-):
+def test_what_python_would_import_is_as_committed_or_told(file, parameters, tmp_path_factory):
     """Though it is ignored, or a link to what lies elsewhere."""
     (parameters.top / ".gitignore").write_text("x*\n", "utf-8")
     parameters.commit()
@@ -245,9 +243,7 @@ OUTSIDE = (
 )  # fmt: skip
 
 
-def test_tasks_of_one_s_own_are_hashed_by_their_files_and_asked_once_they_are_allowed(
-    tmp_path, monkeypatch
-):
+def test_tasks_of_one_s_own_are_hashed_and_asked_once_they_are_allowed(tmp_path, monkeypatch):
     allowed = tmp_path / "allowed-tasks.txt"
     monkeypatch.setattr(code, "ROOT", tmp_path)
     monkeypatch.setattr(code, "corpus_places", lambda name: [tmp_path / name])

@@ -107,9 +107,7 @@ def test_on_kaggle_outputs_go_to_the_working_folder(tmp_path, repository):
     assert io.output_root(kaggle / repository) == kaggle / repository
 
 
-def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_input(
-    tmp_path, monkeypatch
-):
+def test_on_kaggle_paths_are_relative_and_a_corpus_is_sought_in_every_input(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "ROOT", tmp_path / "input" / "slug" / "repo")
     monkeypatch.setattr(io, "kaggle_folder", lambda: tmp_path)
     monkeypatch.setattr(io, "output_root", lambda: tmp_path / "working")
@@ -121,13 +119,6 @@ def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_inpu
     assert io.relative(tmp_path / "working/runs/final") == "runs/final"
     assert io.relative(tmp_path / "input/slug/repo/params/final.yaml") == "params/final.yaml"
     assert io.relative(attached[0]) == "own.txt"  # no machine's folders
-
-
-def test_paths_are_shown_relative_to_the_repository():
-    notebook = io.executed_notebook("03_analysis", "final")
-    result = io.result_file("02_train", "final", "none", 3)
-    assert io.relative(notebook) == "runs/final/03_analysis.ipynb"
-    assert io.relative(result) == "runs/final/none/seed-3/result.json"
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypatch):

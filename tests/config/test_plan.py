@@ -131,7 +131,7 @@ def test_a_plan_edited_after_its_runs_has_other_seeds(change, parameters):
     [
         ({}, r"seeds: are drawn .* \./run_all\.sh freeze plän\.yaml$"),
         ({"plan": None}, r"seeds: are drawn .* freeze PLAN, and name it here$"),
-        ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'plän'.* --new pl "),
+        ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'plän'.* --new"),
         ({"seeds": {"count": 0}}, r"seeds: write a list, or {count: 8} to draw so many"),
         ({"seeds": {"count": 10**9}}, r"seeds: write a list, or {count: 8} to draw so many"),
     ],

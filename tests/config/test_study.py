@@ -164,17 +164,10 @@ def test_every_field_of_what_is_trained_can_be_a_factor_and_changes_that_field_a
     assert arm.config.model_dump() == expected
 
 
-@pytest.mark.parametrize(
-    ("factor", "level", "name"),
-    [
-        ("model.embedding_norm", "layernorm", "layernorm"),
-        ("training.learning_rate", 3e-4, "learning_rate=0.0003"),
-        ("training.gradient_clip", None, "gradient_clip=none"),
-        ("corpus.source", "texts/own.txt", "source=own.txt"),
-    ],
-)
-def test_an_arm_is_named_after_its_level(factor, level, name):
-    assert arm_id({factor: level}) == name
+def test_an_arm_is_named_after_its_levels():
+    levels = {"model.embedding_norm": "center", "training.learning_rate": 3e-4}
+    levels |= {"training.gradient_clip": None, "corpus.source": "texts/own.txt"}
+    assert arm_id(levels) == "center,learning_rate=0.0003,gradient_clip=none,source=own.txt"
 
 
 def test_published_studies_keep_their_hashes():

@@ -76,9 +76,7 @@ def test_a_value_is_read_as_yaml_1_2_says(written, read, tmp_path):
         (f"a: {'1' * 200_000}", " has 200,003 bytes; a YAML here has at most 200,000"),
     ],
 )
-def test_what_another_reader_would_take_otherwise_or_would_take_minutes_is_refused(
-    text, said, tmp_path
-):
+def test_what_others_would_read_otherwise_or_would_take_minutes_is_refused(text, said, tmp_path):
     (tmp_path / "a.yaml").write_text(text, "utf-8")
     assert refused(read_yaml, tmp_path / "a.yaml").startswith(f"a.yaml{said}")
 

@@ -59,9 +59,7 @@ def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, mon
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
 @pytest.mark.parametrize(("most", "number"), [(1370, 2), (2**24, 3)])
-def test_held_out_passages_that_stand_in_training_are_counted(
-    tokenizer, most, number, tmp_path, kept, monkeypatch
-):
+def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, kept, monkeypatch):
     """Documents, whatever white space is around them, and lines of a text without blank lines."""
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
     documents = [f"document {i:04}" for i in range(200)]
@@ -117,9 +115,8 @@ def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path):
     levels |= {"corpus.source": ["synthetic", str(own)], "training.iterations": [1, 3]}
     study = Study.model_validate(TINY | {"name": "texts", "factors": levels, "seeds": [0]})
     corpora = describe.corpora_of(study)
-    assert list(corpora) == [
-        "synthetic", str(own), "synthetic, fraction=0.5", f"{own}, fraction=0.5"
-    ]  # fmt: skip
+    names = ["synthetic", str(own)]
+    assert list(corpora) == [*names, *(f"{name}, fraction=0.5" for name in names)]
     assert [len(corpus.train) for corpus in corpora.values()] == [990_000, 1530, 495_000, 765]
 
     # 4 corpora × 2 budgets of 4 × 16 characters a step
@@ -154,9 +151,8 @@ def test_losses_follow_from_counts_by_hand(tokenizer, times, from_text, kept, mo
     entropy = -sum(c / len(train) * math.log(c / len(train)) for c in counts.values())
     unigram = [-math.log((counts[c] + 1) / (len(train) + n)) for c in heldout[1:]]
     before = Counter(train[:-1])
-    bigram = [
-        -math.log((pairs[a, b] + 1) / (before[a] + n)) for a, b in itertools.pairwise(heldout)
-    ]
+    held = itertools.pairwise(heldout)
+    bigram = [-math.log((pairs[a, b] + 1) / (before[a] + n)) for a, b in held]
     assert found["unigram_entropy"] == pytest.approx(entropy)
     assert found["unigram_loss"] == pytest.approx(sum(unigram) / len(unigram))
     assert found["bigram_loss"] == pytest.approx(sum(bigram) / len(bigram), rel=1e-10)

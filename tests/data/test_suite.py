@@ -248,9 +248,7 @@ def test_a_file_of_a_suite_counts_only_in_its_place(corpus, suite, tmp_path, mon
 @pytest.mark.parametrize(
     "names", [["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]]
 )
-def test_a_suite_with_other_content_is_made_anew_whatever_it_says_of_itself(
-    names, corpus, suite, tmp_path, monkeypatch
-):
+def test_a_suite_with_other_content_is_made_anew(names, corpus, suite, tmp_path, monkeypatch):
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
     folder, described = prepare_suite(corpus, 50, 128, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -40,9 +40,7 @@ from tests.data.conftest import nine_to_one
         ),
     ],
 )
-def test_a_known_text_is_split_and_drawn_as_in_the_published_runs(
-    shakespeare, source, sha256, lengths, drawn
-):
+def test_a_known_text_is_drawn_as_in_published_runs(shakespeare, source, sha256, lengths, drawn):
     """Golden: SHA-256 of the first ten batches, 16 × 128, of a stream seeded with 0."""
     corpus = load_corpus(CorpusConfig(source=source))
     assert (corpus.name, corpus.sha256) == (source, sha256)
@@ -137,9 +135,7 @@ def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(from_text, l
 
 
 @pytest.mark.parametrize(("source", "tokenizer"), [("d/0.md", "characters"), ("d", "bytes")])
-def test_line_ends_and_byte_order_marks_are_no_symbols_and_move_no_question(
-    tokenizer, source, tmp_path, kept
-):
+def test_line_ends_and_byte_order_marks_change_nothing(tokenizer, source, tmp_path, kept):
     """Of one text, and of a folder of texts."""
     whole = load_corpus(CorpusConfig(source="synthetic")).training_text[:60_000]
     parts, found = whole.split("\n\n"), []
@@ -318,6 +314,4 @@ def test_windows_start_wherever_they_and_their_targets_fit(length, block_size):
             sample_batch(ids, 1, block_size, seeded(0))
         return
     inputs, _ = sample_batch(ids, 1000, block_size, seeded(0))
-    assert sorted(set(inputs[:, 0].tolist())) == [
-        s for s in range(length) if s + block_size < length
-    ]
+    assert sorted(set(inputs[:, 0].tolist())) == [*range(length - block_size)]

@@ -116,9 +116,8 @@ def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(from_text, tmp_p
 def changed(**fields):
     """The tokenizer with other fields; those of its model stand in `model`."""
     content = json.loads(CONTENT)
-    return json.dumps(
-        content | fields | {"model": content["model"] | dict(fields.get("model", {}))}
-    )
+    model = content["model"] | fields.get("model", {})
+    return json.dumps(content | fields | {"model": model})
 
 
 WITHOUT_Z = {t: i for t, i in json.loads(CONTENT)["model"]["vocab"].items() if "Z" not in t}
@@ -141,9 +140,7 @@ PREFIX = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "
         ({"model": {"vocab": {}, "merges": []}}, "a", "a"),
     ],
 )
-def test_a_tokenizer_that_loses_text_is_refused_with_the_symbol(
-    fields, text, symbol, from_text, kept
-):
+def test_a_tokenizer_that_loses_text_is_refused_by_symbol(fields, text, symbol, from_text, kept):
     """In the corpus, and in a text that is asked later."""
     (kept.parents[2] / "t.json").write_text(changed(**fields), "utf-8")
     with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} does not come back; "):
@@ -241,13 +238,10 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, token
 
 
 @pytest.mark.parametrize("most", [61, 64, 2**16])
-def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
-    most, from_text, kept, monkeypatch
-):
+def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kept, monkeypatch):
     monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
-    characters, in_bytes, pairs = (
-        from_text("".join(DOCUMENTS), tokenizer=name) for name in ("characters", "bytes", "bpe-300")
-    )
+    text, tokenizers = "".join(DOCUMENTS), ("characters", "bytes", "bpe-300")
+    characters, in_bytes, pairs = (from_text(text, tokenizer=name) for name in tokenizers)
     for other in (in_bytes, pairs):
         assert other.training_text == characters.training_text
         assert other.sha256 == characters.sha256
@@ -293,9 +287,7 @@ def test_what_is_damaged_is_made_anew_whole(load, kept, damage):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
 
 
-def test_what_is_written_is_found_again_until_what_it_is_made_of_changes(
-    load, kept, tmp_path, monkeypatch
-):
+def test_what_is_written_is_found_again_until_its_origin_changes(load, kept, tmp_path, monkeypatch):
     written = []
     write = tokens._write
     monkeypatch.setattr(tokens, "_write", lambda *of: written.append(of) or write(*of))
@@ -319,9 +311,8 @@ def test_what_was_made_of_another_text_does_not_count(load, kept):
     folders = []
     for documents in (DOCUMENTS, DOCUMENTS[::-1]):
         ids = load(documents, tokenizer="bytes").train.tolist()
-        folders.append(
-            next(path for path in kept.iterdir() if path.is_dir() and path not in folders)
-        )
+        (folder,) = (path for path in kept.iterdir() if path.is_dir() and path not in folders)
+        folders.append(folder)
     shutil.rmtree(folders[1])
     shutil.copytree(*folders)
     assert load(DOCUMENTS[::-1], tokenizer="bytes").train.tolist() == ids

@@ -58,9 +58,8 @@ def test_nothing_per_token_is_compared_between_tokenizers(monkeypatch, tmp_path)
     ("field", "levels"),
     [("weight_decay", [0.1, 1.0, 0.0, 0.3]), ("gradient_clip", [None, 2.0, 0.5, 1.0])],
 )
-def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
-    field, levels, monkeypatch, tmp_path
-):
+def test_numbers_are_shades_in_order_and_a_baseline_black(field, levels, monkeypatch, tmp_path):
+    """Levels of a factor that are numbers."""
     study = study_of({f"training.{field}": levels})
     figures = analysed(study, tmp_path, monkeypatch, kept={})
     labels = [level_name(field, level) for level in [levels[0], *sorted(levels[1:])]]
@@ -92,9 +91,8 @@ def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
         ("code", ["main", "patch"], 2),
     ],
 )
-def test_embeddings_are_shown_only_where_a_factor_is_about_them(
-    factor, levels, panels, monkeypatch, tmp_path
-):
+def test_embeddings_are_shown_where_a_factor_is_so(factor, levels, panels, monkeypatch, tmp_path):
+    """Only where a factor is about them."""
     figures = analysed(study_of({factor: levels}), tmp_path, monkeypatch, kept={})
     assert len(drawn(figures, monkeypatch, "inside")[0].axes) == panels
 
@@ -129,15 +127,12 @@ def test_a_study_without_an_analysis_is_refused(monkeypatch, tmp_path):
         StudyFigures(ONE_FACTOR, figures.results)
 
 
-def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_it(
-    tmp_path, monkeypatch
-):
+def test_an_accuracy_in_a_stock_task_that_the_plan_names_is_drawn_by_seed(tmp_path, monkeypatch):
     """As the text's own accuracy is; beside it one that the plan does not name."""
     asked = TINY["evaluation"] | {"tasks": ["sciq", "piqa"], "items_per_task": 0}
     corpus = TINY["corpus"] | {"tokenizer": "bytes"}
-    study = ONE_FACTOR.model_validate(
-        ONE_FACTOR.model_dump() | {"corpus": corpus, "evaluation": asked}
-    )
+    content = ONE_FACTOR.model_dump() | {"corpus": corpus, "evaluation": asked}
+    study = ONE_FACTOR.model_validate(content)
     claim = {"says": "…", "test": ["layernorm", "none", "sciq.acc"], "direction": "greater"}
     plan = Plan(title="F", question="Q", confirmatory=["tiny"], hypotheses={"knows": claim})
     monkeypatch.setattr(study_figures, "load_plan", lambda _: plan)

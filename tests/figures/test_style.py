@@ -85,9 +85,8 @@ def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path):
                 ax.plot([0, 1, 2], [i, i + 2, i], color=colour, linewidth=3)  # has whole pixels
                 ax.fill_between([0, 1, 2], [i, i + 2, i], i - 1, color=colour, alpha=0.15)
         save(figure, tmp_path, "lines")
-    kept = np.array(
-        [rgb for _, rgb in Image.open(tmp_path / "lines.png").convert("RGB").getcolors(1 << 16)]
-    )
+    image = Image.open(tmp_path / "lines.png").convert("RGB")
+    kept = np.array([rgb for _, rgb in image.getcolors(1 << 16)])
     for colour in colours:
         away = np.abs(kept - 255 * np.array(to_rgb(colour))).max(axis=1)
         assert away.min() <= 2
@@ -101,9 +100,8 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(tmp_path, shown)
     (figure,) = shown
     assert list(axes) == [(row, setting) for row in "ab" for setting in SETTINGS]
     first, *others = (axes["a", setting] for setting in SETTINGS)
-    assert [ax.get_title() for ax in (first, *others)] == [
-        f"embedding std = {x}" for x in ("0.02", "0.3", "1")
-    ]
+    titles = [f"embedding std = {x}" for x in ("0.02", "0.3", "1")]
+    assert [ax.get_title() for ax in (first, *others)] == titles
     for ax in axes.values():
         assert ax.get_ylim() == pytest.approx((-0.15, 3.15))  # that of the widest
     assert [ax.get_ylabel() for ax in (first, *others)] == ["a", "", ""]

@@ -5,19 +5,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from lib.config.study import load_study
+from lib.figures import training as draw
 from lib.figures.style import VARIANTS
-from lib.figures.training import (
-    difference,
-    live_picture,
-    reliability_diagram,
-    residual_norms,
-    second_moments,
-    show_measurement,
-    show_symbols,
-    show_training,
-    trajectory,
-    trend,
-)
 from lib.record.archive import Record
 from lib.results import read_raw
 
@@ -35,7 +24,7 @@ def curves():
 
 
 def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax, curves):
-    assert trend(curves, "dev_loss", ax) is ax
+    assert draw.trend(curves, "dev_loss", ax) is ax
     lines = [line for line in ax.lines if len(line.get_xdata())]
     assert len(lines) == 3
     np.testing.assert_allclose(lines[0].get_ydata(), [4.5, 3.5, 2.5])
@@ -63,7 +52,7 @@ def training():
 def test_trend_takes_neighbouring_steps_of_a_long_training_together(ax):
     steps = np.arange(1, 501)
     curves = pd.DataFrame({"variant": "none", "step": steps, "loss": np.where(steps == 8, 9.0, 2)})
-    trend(curves, "loss", ax)
+    draw.trend(curves, "loss", ax)
     x, mean = ax.lines[0].get_data()
     assert list(x) == [*range(3, 500, 3), 500]
     assert list(mean[:4]) == pytest.approx([2, 2, (2 + 9 + 2) / 3, 2])
@@ -72,7 +61,7 @@ def test_trend_takes_neighbouring_steps_of_a_long_training_together(ax):
 
 
 def test_a_trajectory_marks_where_a_run_ended_and_cuts_nothing(ax, training):
-    assert trajectory(training, "dev_loss", ax) is ax
+    assert draw.trajectory(training, "dev_loss", ax) is ax
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])
     cross = ax.collections[-1]
     np.testing.assert_allclose(cross.get_offsets(), [[2, 90.0]])
@@ -88,12 +77,12 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_nothing(ax, training):
 
 def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(ax, training):
     known = training.assign(unigram_loss=3.35, bigram_loss=2.48, source_loss=np.nan)
-    trajectory(known, "dev_loss", ax)
+    draw.trajectory(known, "dev_loss", ax)
     assert [text.get_text() for text in ax.texts] == ["unigram", "bigram"]
     levels = [line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1]]
     np.testing.assert_allclose(levels, [3.35, 2.48])
     other = Figure().add_subplot()
-    trajectory(known, "grad_norm", other)
+    draw.trajectory(known, "grad_norm", other)
     assert len(other.texts) == 0
 
 
@@ -108,7 +97,7 @@ def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax):
             for step, loss in enumerate(values)
         ]
     )  # fmt: skip
-    difference(curves, "dev_loss", ax)
+    draw.difference(curves, "dev_loss", ax)
     zero, mean = (line for line in ax.lines if len(line.get_xdata()))
     assert list(zero.get_ydata()) == [0, 0]
     np.testing.assert_allclose(mean.get_ydata(), [0.25, 0.25])  # (0 + 0.5) / 2, (0.5 + 0) / 2
@@ -118,7 +107,7 @@ def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax):
 
 def test_residual_norms_stand_before_and_after_training(ax, training):
     curve = training.assign(residual_norm_0=1.0, residual_norm_1=training["step"] + 1.0)
-    residual_norms(curve, ax)
+    draw.residual_norms(curve, ax)
     after, before = (line for line in ax.lines if len(line.get_xdata()))
     assert (list(after.get_ydata()), list(before.get_ydata())) == ([1.0, 4.0], [1.0, 1.0])
     assert list(after.get_xdata()) == [0, 1]
@@ -126,14 +115,12 @@ def test_residual_norms_stand_before_and_after_training(ax, training):
 
 @pytest.mark.slow  # reads the record
 @pytest.mark.parametrize(("study", "panels"), [("example", 4), ("final", 8)])
-def test_the_training_of_a_run_is_shown_with_its_embeddings_where_a_factor_is_about_them(
-    study, panels, shown
-):
+def test_training_is_shown_with_embeddings_where_a_factor_is_about_them(study, panels, shown):
     record = Record(study)
     run = record.runs[0]
     raw = read_raw(record.raw_folder(run["arm"], run["seed"]))
     trace, curve = raw["trace"], raw["curve"]
-    show_training(trace, curve, load_study(study).arm(run["arm"]))
+    draw.show_training(trace, curve, load_study(study).arm(run["arm"]))
     (figure,) = shown
     assert len(figure.axes) == panels
     assert not any(ax.get_legend() for ax in figure.axes)
@@ -147,12 +134,11 @@ def test_the_training_of_a_run_is_shown_with_its_embeddings_where_a_factor_is_ab
 def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(measured, n_panels, shown):
     record = Record("example")
     run = record.runs[0]
-    tables = read_raw(record.raw_folder(run["arm"], run["seed"])) | {
-        "temperatures": pd.DataFrame(run["tables"]["temperatures"])
-    }
+    tables = read_raw(record.raw_folder(run["arm"], run["seed"]))
+    tables["temperatures"] = pd.DataFrame(run["tables"]["temperatures"])
     if not measured:  # as of a run that diverged
         tables |= dict.fromkeys(("bins", "positions", "temperatures"), pd.DataFrame())
-    show_measurement(tables, load_study("example").arm(run["arm"]))
+    draw.show_measurement(tables, load_study("example").arm(run["arm"]))
     (figure,) = shown
     assert len(figure.axes) == n_panels
     assert all(ax.has_data() and not ax.get_legend() for ax in figure.axes)
@@ -164,14 +150,15 @@ def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax):
         | {"correct": [3, 6], "binning": "equal_mass"}
     )
     other = table.assign(binning="equal_width", correct=0)
-    reliability_diagram(pd.concat([table, other]), ax)
+    draw.reliability_diagram(pd.concat([table, other]), ax)
     assert (ax.lines[0].get_xdata()[0], ax.lines[0].get_ydata()[0]) == (0.5, pytest.approx(0.3))
     assert len(ax.lines) == 2
 
 
 def test_second_moments_of_the_last_step_stand_over_their_part(ax, training):
     one = training[training["seed"] == 0]
-    second_moments(one.assign(second_moment_attn=one["dev_loss"], second_moment_emb_norm=1e-5), ax)
+    moments = {"second_moment_attn": one["dev_loss"], "second_moment_emb_norm": 1e-5}
+    draw.second_moments(one.assign(**moments), ax)
     (marks,) = ax.collections
     np.testing.assert_allclose(marks.get_offsets(), [[0, 2.0], [1, 1e-5]])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["attn", "emb norm"]
@@ -179,27 +166,23 @@ def test_second_moments_of_the_last_step_stand_over_their_part(ax, training):
 
 
 def test_symbols_are_shown_readably_most_frequent_first(shown):
-    show_symbols("  \n a\n  \n$\n \n aa")
+    draw.show_symbols("  \n a\n  \n$\n \n aa")
     (ax,) = shown[0].axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
     assert [bar.get_height() for bar in ax.patches] == [7, 5, 3, 1]
 
 
 @pytest.mark.parametrize("evaluated", [False, True])
-def test_a_run_in_training_is_drawn_beside_its_baseline_whatever_it_has_so_far(
-    evaluated, monkeypatch
-):
+def test_a_run_in_training_is_drawn_beside_its_baseline_at_any_time(evaluated, monkeypatch):
     figures = []
-    monkeypatch.setattr(
-        "lib.figures.training.small_png", lambda figure: figures.append(figure) or b"PNG"
-    )
+    monkeypatch.setattr(draw, "small_png", lambda figure: figures.append(figure) or b"PNG")
     steps = np.arange(1, 5)
     trace = pd.DataFrame({"step": steps, "loss": [4.0, 90.0, 3.0, 2.0], "grad_norm": 1.0 / steps})
     curve = pd.DataFrame({"step": [0, 4], "dev_loss": [4.2, 2.5]})
     run = {"trace": trace if evaluated else trace[:0], "curve": curve if evaluated else curve[:0]}
     runs = {"layernorm": run, "none": {"trace": trace, "curve": curve}}
     pair = [VARIANTS["layernorm"], VARIANTS["none"]]
-    png, width = live_picture(runs, pair, 10, "step 4 of 10", ["Warning: a rise"])
+    png, width = draw.live_picture(runs, pair, 10, "step 4 of 10", ["Warning: a rise"])
     assert (png, width) == (b"PNG", 940)
     left, right = figures[0].axes
     assert left.get_xlim() == right.get_xlim() == (0, 10)

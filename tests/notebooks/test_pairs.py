@@ -11,10 +11,8 @@ STEMS = ["00_kaggle", "01_data", "02_train", "03_analysis", "04_figures"]
 
 
 def cells(path):
-    return [
-        (cell.cell_type, cell.source, tuple(cell.metadata.get("tags", [])))
-        for cell in jupytext.read(path).cells
-    ]
+    found = jupytext.read(path).cells
+    return [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in found]
 
 
 def code(stem):

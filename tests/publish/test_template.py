@@ -6,16 +6,8 @@ import re
 import pytest
 
 from lib.config.io import PAPER
-from lib.publish.template import (
-    Template,
-    TextError,
-    direction,
-    estimate,
-    mean_sd,
-    number,
-    p_value,
-    words,
-)
+from lib.publish import template as filters
+from lib.publish.template import Template, TextError
 from tests.conftest import refused
 
 
@@ -75,9 +67,7 @@ def rendered(paper, text):
         ("long_run.design.training.iterations", "== 300", "== 301"),
     ],
 )
-def test_a_claim_that_holds_no_longer_stops_the_build_with_its_sentence(
-    paper, subject, holds, flipped
-):
+def test_a_claim_that_turns_stops_the_build_with_its_sentence(paper, subject, holds, flipped):
     text = "First.\n\n<!-- holds: {} -->\nThe layer costs.\nMore of it.\n"
     holding, turned = f"{subject} {holds}", f"{subject} {flipped}"
     assert rendered(paper, text.format(holding)) == "First.\n\nThe layer costs.\nMore of it.\n"
@@ -114,22 +104,22 @@ def test_what_cannot_be_looked_up_is_named_with_its_line(paper, text, line, word
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (number(0.0207, "+.3f"), "+0.021"),
-        (number(-0.0001, "+.3f"), "0.000"),
-        (number(-1234.5, ",.1f"), "−1,234.5"),
-        (number(None, ".2f"), "n/a"),
-        (mean_sd({"mean": 1.68462, "sd": 0.01214}, ".3f"), "1.685 ± 0.012"),
-        (mean_sd({"mean": 1.68462, "sd": None}, ".3f"), "1.685"),
-        (estimate(row(0.0207, 0.0054, 0.0361)), "+0.021 [+0.005, +0.036]"),
-        (estimate(row(-95.3, -126.03, -64.59), "+.1f"), "−95.3 [−126.0, −64.6]"),
-        (p_value(0.0391), ".039"),
-        (p_value(0.0004), "< .001"),
-        (words(0), "none"),
-        (words(12), "twelve"),
-        (words(13), "13"),
-        (words(1300), "1,300"),
-        (direction(row(0.1, 0.0, 0.2)), "undecided"),
-        (direction(row(-0.1, -0.2, -0.001)), "lower"),
+        (filters.number(0.0207, "+.3f"), "+0.021"),
+        (filters.number(-0.0001, "+.3f"), "0.000"),
+        (filters.number(-1234.5, ",.1f"), "−1,234.5"),
+        (filters.number(None, ".2f"), "n/a"),
+        (filters.mean_sd({"mean": 1.68462, "sd": 0.01214}, ".3f"), "1.685 ± 0.012"),
+        (filters.mean_sd({"mean": 1.68462, "sd": None}, ".3f"), "1.685"),
+        (filters.estimate(row(0.0207, 0.0054, 0.0361)), "+0.021 [+0.005, +0.036]"),
+        (filters.estimate(row(-95.3, -126.03, -64.59), "+.1f"), "−95.3 [−126.0, −64.6]"),
+        (filters.p_value(0.0391), ".039"),
+        (filters.p_value(0.0004), "< .001"),
+        (filters.words(0), "none"),
+        (filters.words(12), "twelve"),
+        (filters.words(13), "13"),
+        (filters.words(1300), "1,300"),
+        (filters.direction(row(0.1, 0.0, 0.2)), "undecided"),
+        (filters.direction(row(-0.1, -0.2, -0.001)), "lower"),
     ],
 )
 def test_numbers_are_written_as_a_reader_expects(written, expected):

@@ -14,16 +14,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from lib.config.io import (
-    PAPERS,
-    PARAMS,
-    PLANS,
-    executed_notebook,
-    result_file,
-    run_folder,
-    study_folder,
-    write_json,
-)
+from lib.config import io
+from lib.config.io import PAPERS, PARAMS, PLANS, study_folder
 from lib.config.preregistration import claim_status, freeze, load_plan
 from lib.config.study import load_study
 from lib.config.yaml import UserError
@@ -72,7 +64,7 @@ def write_notebook(name, data, arm="", seed=0):
     shown = new_output("display_data", {"text/plain": "in words"} | data)
     content = new_notebook(cells=[new_code_cell("result", outputs=[warning, shown])])
     content.metadata["study"] = {"status": "completed"}
-    nbformat.write(content, executed_notebook(name, "tiny", arm, seed))
+    nbformat.write(content, io.executed_notebook(name, "tiny", arm, seed))
 
 
 def make():
@@ -87,7 +79,7 @@ def make():
     study = load_study("tiny")
     for arm in study.arms():
         for seed in study.seeds:
-            folder = run_folder("tiny", arm.id, seed)
+            folder = io.run_folder("tiny", arm.id, seed)
             trained = train(study, arm, seed, corpus, folder, lambda *_: None)
             result = write_result(study, arm, trained, measure(trained))
             shown = result._repr_mimebundle_()["application/json"]
@@ -97,9 +89,9 @@ def make():
     raw = (read_parquet(study, name) for name in ("trace", "items", "stock_items"))
     claim = claim_status(study, plan, [run.model_dump() for run in results])
     verdict = analyse(study, plan, claim, tidy(results), *raw)
-    write_json(study_folder("tiny") / "verdict.json", verdict.as_json())
-    write_json(result_file("03_analysis", "tiny"), study_results(study, results))
-    write_json(result_file("04_figures", "tiny"), {"loss": "0"})
+    io.write_json(study_folder("tiny") / "verdict.json", verdict.as_json())
+    io.write_json(io.result_file("03_analysis", "tiny"), study_results(study, results))
+    io.write_json(io.result_file("04_figures", "tiny"), {"loss": "0"})
     for name in SHARED:
         write_notebook(name, {"text/html": "<p>a table</p>"})
     (study_folder("tiny") / "figures").mkdir()

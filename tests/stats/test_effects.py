@@ -57,18 +57,15 @@ def test_every_factor_and_interaction_is_what_repeated_measures_say():
 def test_of_three_factors_with_a_hole_equal_settings_are_paired():
     """By enumeration: an arm that is excluded leaves with its counterpart, and an interaction is a
     mean over the third factor."""
-    rates = ["0.001", "0.01", "0.1"]
+    rates = ["learning_rate=0.001", "learning_rate=0.01", "learning_rate=0.1"]
     factors = GRID | {"training.learning_rate": [1e-3, 1e-2, 1e-1]}
     hole = {"model.activation": "relu2", "model.tied": False, "training.learning_rate": 1e-1}
     runs = grid_runs(3, own_noise, factors, exclude=[hole])
     found = factor_effects(runs, ["loss"]).set_index("effect")["mean_delta"]
     of = runs.pivot(index="seed", columns="arm", values="loss").mean()
     gelu, relu = (
-        [
-            of[f"{a},tied=false,learning_rate={r}"] - of[f"{a},tied=true,learning_rate={r}"]
-            for r in rs
-        ]
-        for a, rs in (("gelu", rates), ("relu2", rates[:2]))
+        [of[f"{a},tied=false,{rate}"] - of[f"{a},tied=true,{rate}"] for rate in of_activation]
+        for a, of_activation in (("gelu", rates), ("relu2", rates[:2]))
     )
     assert found[TIED] == pytest.approx(np.mean([*gelu, *relu]))
     assert found[BOTH] == pytest.approx(np.mean(relu) - np.mean(gelu[:2]))
@@ -118,9 +115,8 @@ def test_every_seed_is_left_out_once():
 
 def test_a_family_is_adjusted_anew_without_each_seed():
     runs = with_deltas(0.1, 0.2, 0.3, 0.4)
-    runs["perplexity"] = runs["loss"] + np.tile([0.0, 0.01, 0.03, -0.02], 2) * (
-        runs["arm"] == "layernorm"
-    )
+    own = np.tile([0.0, 0.01, 0.03, -0.02], 2)
+    runs["perplexity"] = runs["loss"] + own * (runs["arm"] == "layernorm")
     family = pd.concat([CONTRAST, CONTRAST.assign(measure="perplexity")]).assign(family="primary")
     found = leave_one_out(runs, family)["largest_p"].to_numpy()
     values = runs.pivot(index="seed", columns="arm")
@@ -169,10 +165,8 @@ def test_tasks_are_tested_one_by_one_and_p_is_adjusted_over_tasks_and_shots():
     asked, runs = answers(gains), runs_of(two_arms(4), lambda *_: 2.0)
     table = task_contrasts(runs, asked, 0.05)
     accuracy = asked.groupby(["arm", "task", "shots", "seed"])["correct"].mean()
-    peers = [
-        stats.ttest_rel(accuracy["layernorm", task, shots], accuracy["none", task, shots]).pvalue
-        for task, shots in gains
-    ]
+    arm, baseline = accuracy["layernorm"], accuracy["none"]
+    peers = [stats.ttest_rel(arm[question], baseline[question]).pvalue for question in gains]
     assert list(zip(table["task"], table["shots"], strict=True)) == list(gains)
     assert table["t_p"].tolist() == pytest.approx(peers)
     assert table["p_holm"].tolist() == pytest.approx(multipletests(peers, method="holm")[1])

@@ -7,7 +7,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
 from lib.config.plan import Family, read_plan
-from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts, planned_pairs
+from lib.stats import hypotheses as answers
 from lib.stats.power import spread_of
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
 from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
@@ -20,13 +20,13 @@ def rng():
 
 
 def results(runs, **hypotheses):
-    table = hypothesis_tests(runs, decay_plan(hypotheses=hypotheses), rng())
+    table = answers.hypothesis_tests(runs, decay_plan(hypotheses=hypotheses), rng())
     return table.set_index("hypothesis", drop=False)
 
 
 def one(h, runs, **plan):
     content = {"hypotheses": {"h": {"says": "…", "test": SLOWER["test"]} | h}} | plan
-    (row,) = hypothesis_tests(runs, decay_plan(**content), rng()).to_dict("records")
+    (row,) = answers.hypothesis_tests(runs, decay_plan(**content), rng()).to_dict("records")
     return row
 
 
@@ -49,17 +49,19 @@ def test_a_hypothesis_may_be_of_levels_or_of_an_interaction():
             | {"minus": ["layernorm,tied=true", "none,tied=true"]},
         }
     )
-    main, both = hypothesis_tests(runs, plan, rng()).to_dict("records")
+    main, both = answers.hypothesis_tests(runs, plan, rng()).to_dict("records")
     assert main["mean_delta"] == pytest.approx((tied + untied).mean() / 2)
     assert both["mean_delta"] == pytest.approx((untied - tied).mean())
     assert both["p"] == pytest.approx(stats.ttest_1samp(untied - tied, 0).pvalue)
     assert spread_of(plan, runs)["both"] == pytest.approx((untied - tied).std())
-    assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in in_words(both)
+    assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in answers.in_words(
+        both
+    )
 
 
 def test_each_hypothesis_is_tested_as_it_claims():
     runs = decay_runs()
-    rows = hypothesis_tests(runs, decay_plan(), rng()).set_index("hypothesis")
+    rows = answers.hypothesis_tests(runs, decay_plan(), rng()).set_index("hypothesis")
     p = stats.ttest_1samp(deltas(runs, "0.3"), 0.02).pvalue
     both = ttost_paired(deltas(runs, "0.1"), np.zeros(6), -0.02, 0.02)[0]
     assert rows["p"].to_dict() == pytest.approx({"slower": p, "same": both})
@@ -151,7 +153,7 @@ def test_the_share_of_unstable_runs_is_tested_exactly():
 def test_without_spread_or_pairs_nothing_is_decided():
     row = one(SLOWER, decay_runs(spread=0.0))
     assert row["answer"] == "undecided"
-    assert in_words(row).endswith("Ask again.")
+    assert answers.in_words(row).endswith("Ask again.")
 
 
 def test_arms_that_a_study_lacks_are_asked_elsewhere():
@@ -195,7 +197,7 @@ def confirmatory():
 
 def test_families_are_tested_as_their_plan_says(second):
     runs = confirmatory()
-    contrasts, tests = planned_contrasts(runs, second, rng())
+    contrasts, tests = answers.planned_contrasts(runs, second, rng())
     for name, family in second.families.items():
         own = tests[tests["family"] == name].set_index(["arm", "baseline", "measure"])
         asked = [(*pair, m) for m in family.measures for pair in family.contrasts]
@@ -230,6 +232,15 @@ def test_families_are_tested_as_their_plan_says(second):
     assert set(alone["family"]) == {""}  # only tested for equivalence: its difference is not
 
 
+@pytest.mark.parametrize(("delta", "said"), [(0.1, "rises"), (-0.1, "falls")])
+def test_a_measure_of_which_neither_way_is_better_rises_or_falls(delta, said):
+    contrast = {"arm": "a", "baseline": "b", "measure": "grad_norm", "n": 8, "t_p": 1e-4}
+    contrast |= {"mean_delta": delta, "t_low": delta, "t_high": delta, "sd_delta": 0.01}
+    plan = plan_of(families={"f": {"contrasts": [["a", "b"]], "measures": ["grad_norm"]}})
+    tests = answers.family_tests(pd.DataFrame([contrast]), {("a", "b"): ["f"]}, plan)
+    assert tests["answer"].tolist() == [said]
+
+
 @pytest.mark.parametrize(("calmer", "worse"), [(8, 0), (6, 1), (5, 0), (3, 3), (0, 2), (0, 0)])
 def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer, worse):
     rest = [0] * (8 - calmer - worse)
@@ -238,7 +249,7 @@ def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer, worse):
     runs["unstable"] = [float(x) for x in before + after]
     family = Family(contrasts=[["layernorm", "none"]], measures=["unstable"], test="exact")
     plan = plan_of(families={"stability": family.model_dump()})
-    contrasts, tests = planned_contrasts(runs, plan, rng())
+    contrasts, tests = answers.planned_contrasts(runs, plan, rng())
     peer = mcnemar([[len(rest), worse], [calmer, 0]], exact=True).pvalue
     (row,) = tests.to_dict("records")
     assert row["p"] == pytest.approx(peer)
@@ -253,7 +264,7 @@ def test_a_test_without_a_p_says_so_and_counts_in_its_family(second):
     runs = confirmatory()
     lost = (runs["arm"] == "rmsnorm") & (runs["seed"] > 0)
     runs.loc[lost, ["perplexity", "macro_accuracy_zero_shot", "macro_accuracy_few_shot"]] = np.nan
-    _, tests = planned_contrasts(runs, second, rng())
+    _, tests = answers.planned_contrasts(runs, second, rng())
     primary = tests[tests["family"] == "primary"].set_index(["arm", "measure"])
     assert set(primary.loc["rmsnorm", "answer"]) == {"not tested"}
     assert primary["p_holm"].min() == pytest.approx(6 * primary["p"].min())
@@ -261,13 +272,10 @@ def test_a_test_without_a_p_says_so_and_counts_in_its_family(second):
 
 def test_pairs_stay_within_their_setting(second):
     arms = [(v, s) for s in ("a", "b") for v in ("none", "layernorm", "rmsnorm", "new")]
-    runs = pd.DataFrame(
-        [
-            {"arm": f"{v},{s}", "variant": v, "setting": s, "baseline": f"none,{s}", "seed": 0}
-            for v, s in arms
-        ]
-    )
-    assert planned_pairs(runs, second) == {
+    runs = pd.DataFrame(arms, columns=["variant", "setting"]).assign(seed=0)
+    runs["arm"] = runs["variant"] + "," + runs["setting"]
+    runs["baseline"] = "none," + runs["setting"]
+    assert answers.planned_pairs(runs, second) == {
         pair: families
         for s in ("a", "b")
         for pair, families in {
@@ -282,7 +290,7 @@ def test_pairs_stay_within_their_setting(second):
 def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too():
     h = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0.1", "loss"]}
     plan = decay_plan(hypotheses={"h": h | {"direction": "differs"}})
-    contrasts, _ = planned_contrasts(decay_runs(), plan, rng())
+    contrasts, _ = answers.planned_contrasts(decay_runs(), plan, rng())
     pairs = set(zip(contrasts["arm"], contrasts["baseline"], strict=True))
     assert ("weight_decay=0.3", "weight_decay=0.1") in pairs
     assert list(contrasts["measure"].unique()) == ["loss", "perplexity"]  # the plan's first

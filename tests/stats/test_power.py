@@ -4,15 +4,8 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from lib.config.plan import Hypothesis
-from lib.stats.power import (
-    expected_power,
-    minimum_detectable_effect,
-    out_of_reach,
-    power_of,
-    seeds_to_decide,
-    spread_of,
-    t_test_power,
-)
+from lib.stats import power as powers
+from lib.stats.power import expected_power, power_of, spread_of, t_test_power
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
 
 ASKED = {"says": "", "test": ["a", "b", "loss"]}
@@ -36,7 +29,7 @@ def test_power_stays_defined_where_scipys_lower_tail_is_not():
 @pytest.mark.parametrize("n", [2, 4, 5, 20])
 @pytest.mark.parametrize(("alpha", "power"), [(0.05, 0.8), (0.025, 0.9)])
 def test_the_minimum_detectable_effect_is_statsmodels_in_units_of_sd(n, alpha, power):
-    found = minimum_detectable_effect(2.0, n, alpha, power)
+    found = powers.minimum_detectable_effect(2.0, n, alpha, power)
     assert t_test_power(found / 2, n, alpha) == pytest.approx(power)
     if n > 3:  # with fewer, statsmodels' search ends on a NaN
         expected = TTestPower().solve_power(nobs=n, alpha=alpha, power=power)
@@ -44,8 +37,8 @@ def test_the_minimum_detectable_effect_is_statsmodels_in_units_of_sd(n, alpha, p
 
 
 def test_without_spread_or_seeds_there_is_no_minimum():
-    assert np.isnan(minimum_detectable_effect(0.0, 5))
-    assert np.isnan(minimum_detectable_effect(1.0, 1))
+    assert np.isnan(powers.minimum_detectable_effect(0.0, 5))
+    assert np.isnan(powers.minimum_detectable_effect(1.0, 1))
 
 
 @pytest.mark.parametrize(("d_z", "n"), [(0.0, 5), (0.5, 20), (1.0, 10), (1.682, 5)])
@@ -64,9 +57,9 @@ def test_the_power_of_an_equivalence_is_that_of_simulated_studies():
 
 def test_seeds_to_decide_are_the_textbooks():
     """n for d = 0.5 and 1.0 at a power of 80 %: 34 and 10."""
-    assert [seeds_to_decide(DIFFERS, d, 1.0, 0.05, 0.8) for d in (0.5, 1.0)] == [34, 10]
-    assert seeds_to_decide(DIFFERS, 0.001, 1.0, 0.05, 0.8) == np.inf
-    assert np.isnan(seeds_to_decide(DIFFERS, 1.0, np.nan, 0.05, 0.8))
+    assert [powers.seeds_to_decide(DIFFERS, d, 1.0, 0.05, 0.8) for d in (0.5, 1.0)] == [34, 10]
+    assert powers.seeds_to_decide(DIFFERS, 0.001, 1.0, 0.05, 0.8) == np.inf
+    assert np.isnan(powers.seeds_to_decide(DIFFERS, 1.0, np.nan, 0.05, 0.8))
 
 
 def test_the_power_of_a_plan_follows_from_the_spread_of_another_study():
@@ -108,7 +101,7 @@ EXACT = SLOWER | {"exact": True}
     ],
 )  # fmt: skip
 def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named(content, seeds, enough):
-    said = [*out_of_reach(decay_plan(**content), seeds)]
+    said = [*powers.out_of_reach(decay_plan(**content), seeds)]
     named = f"h: an exact test of {seeds} seeds cannot reach its level; {enough} seeds can"
     assert said == ([named] if enough else [])
 

@@ -6,17 +6,9 @@ import pytest
 from lib.config.io import write_json
 from lib.config.study import Study
 from lib.results import MachineFacts, Stretch
+from lib.stats import runs as of_runs
 from lib.stats.paired import contrast_table
-from lib.stats.runs import (
-    ResultError,
-    budget_factors,
-    check,
-    collect,
-    machine_settings,
-    other_settings,
-    study_results,
-    tidy,
-)
+from lib.stats.runs import ResultError, check, study_results, tidy
 from tests.conftest import TINY, refused
 from tests.samples import EXECUTED, TRAINED, sample_runs
 
@@ -46,10 +38,10 @@ def test_an_incomplete_study_is_refused_naming_every_missing_run(tiny_study, run
     for run in runs[1:3]:  # none seed 1, layernorm seed 0
         written(here, run)
     with pytest.raises(ResultError, match="no result of none seed 0; layernorm seed 1"):
-        collect(tiny_study)
+        of_runs.collect(tiny_study)
     for run in runs:
         written(here, run)
-    assert collect(tiny_study) == runs
+    assert of_runs.collect(tiny_study) == runs
 
 
 def provenance(**fields):
@@ -109,12 +101,10 @@ RESUMED = [stretch(0, 5), stretch(5, 12)]
         (lambda _: {"stretches": MOVED}, "(up to step 5) and torch 2.13.0"),
     ],
 )
-def test_runs_of_a_seed_from_unlike_machines_are_refused_naming_the_run_and_its_settings(
-    fields, settings, tiny_study, runs
-):
+def test_runs_of_a_seed_by_unlike_machines_are_refused_by_name(fields, settings, tiny_study, runs):
     other = changed(runs, 2, **fields(runs[2]))
-    assert settings in machine_settings(other[2])
-    assert settings not in machine_settings(runs[2])
+    assert settings in of_runs.machine_settings(other[2])
+    assert settings not in of_runs.machine_settings(runs[2])
     said = f"layernorm seed 0 has settings of the machine .*{re.escape(settings)}"
     with pytest.raises(ResultError, match=said):
         check(tiny_study, other)
@@ -139,7 +129,8 @@ def test_settings_that_follow_from_the_batch_may_differ_with_it():
     own = changed(own, 0, stretches=[stretch(0, 12)], tokens=768)
     own = changed(own, 1, stretches=[stretch(0, 6, micro_batch_size=2)], steps=6, tokens=768)
     check(study, own)
-    assert budget_factors(tidy(own), {"batch_size=4": 1, "batch_size=8,iterations=6": -1}) == ""
+    both = {"batch_size=4": 1, "batch_size=8,iterations=6": -1}
+    assert of_runs.budget_factors(tidy(own), both) == ""
 
 
 def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
@@ -154,9 +145,8 @@ def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
 
 def test_both_sides_of_any_contrast_have_one_budget():
     """Whatever the first factor is: here it is not the embedding's normalization."""
-    study = Study.model_validate(
-        TINY | {"name": "s", "factors": {"model.n_layer": [2, 4]}, "seeds": [0]}
-    )
+    factors = {"model.n_layer": [2, 4]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
     runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
     for i, run in enumerate(runs):  # deeper models have other weights
         runs[i] = run.model_copy(update={"initial_weights": run.arm})
@@ -172,9 +162,8 @@ def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so():
     runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
     for i, run in enumerate(runs):
         steps = run.config["training"]["iterations"]
-        runs[i] = run.model_copy(
-            update={"steps": steps, "tokens": 64 * steps, "batches": f"of {steps} steps"}
-        )
+        spent = {"steps": steps, "tokens": 64 * steps, "batches": f"of {steps} steps"}
+        runs[i] = run.model_copy(update=spent)
     check(study, runs)
     table = contrast_table(tidy(runs), ["perplexity"], np.random.default_rng(0))
     assert set(table["budget"]) == {"training.iterations"}
@@ -195,10 +184,8 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
     more = config("model", added_by_the_patch=1)(runs[2])
     check(study, changed(runs, 2, **more))
     check(study, changed(runs, 2, initial_weights="e" * 64, parameters=2))  # another shape
-    refused = [
-        ({field: "e" * 64}, f"has {field} 'eee")
-        for field in ("initial_weights", "batches", "corpus_sha256", "suite_hash")
-    ]
+    fields = ("initial_weights", "batches", "corpus_sha256", "suite_hash")
+    refused = [({field: "e" * 64}, f"has {field} 'eee") for field in fields]
     refused += [({"tokens": 5}, "has tokens 5"), (config("model", n_layer=1)(runs[2]), "n_layer")]
     for fields, said in refused:
         with pytest.raises(ResultError, match=rf"run case seed 0 .*{said}.*commit casecasecase.*"):
@@ -236,5 +223,5 @@ def test_the_settings_of_a_factor_are_the_levels_of_all_others_but_the_first():
     factors = {"model.embedding_norm": ["none", "center"], "training.weight_decay": [0.0, 0.1]}
     factors |= {"training.learning_rate": [1e-3, 1e-2]}
     study = Study.model_validate(TINY | {"name": "grid", "factors": factors, "seeds": [0]})
-    found = [*other_settings(study, "training.learning_rate").values()]
+    found = [*of_runs.other_settings(study, "training.learning_rate").values()]
     assert found[:4] == ["weight_decay=0"] * 2 + ["weight_decay=0.1"] * 2

@@ -2,16 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lib.stats import tables
 from lib.stats.paired import contrast_table
 from lib.stats.runs import tidy
-from lib.stats.tables import (
-    contrast_overview,
-    provenance_table,
-    reference_table,
-    result_table,
-    seed_tables,
-    summary_table,
-)
+from lib.stats.tables import seed_tables, summary_table
 from tests.samples import PROVENANCE, TRAINED, sample_runs
 from tests.stats.samples import design, runs_of
 
@@ -47,35 +41,35 @@ def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_
 
 def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs):
     contrasts = contrast_table(runs, ["perplexity", "accuracy"], np.random.default_rng(0))
-    table = contrast_overview(contrasts)
+    table = tables.contrast_overview(contrasts)
     assert [*table] == ["validation perplexity", "next-token accuracy"]
     assert table.index.tolist() == ["layernorm - none"]
     assert table.iloc[0, 0].startswith("-1.500 [")
-    longer = contrast_overview(contrasts.assign(budget="training.iterations"))
+    longer = tables.contrast_overview(contrasts.assign(budget="training.iterations"))
     assert longer.index.tolist() == ["layernorm - none (training.iterations differs)"]
     one_arm = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], np.random.default_rng(0))
-    assert contrast_overview(one_arm).empty
+    assert tables.contrast_overview(one_arm).empty
 
 
 def test_references_have_their_perplexity_and_the_arms_above_them():
     study = design(factors={"model.embedding_norm": ["none", "layernorm", "scale"]})
     losses = {"none": 2.0, "layernorm": 3.0, "scale": 4.0}
     runs = runs_of(study, lambda arm, seed: losses[arm.id])
-    table = reference_table(runs).set_index("reference")
+    table = tables.reference_table(runs).set_index("reference")
     assert table["nats"].tolist() == [4.2, 3.35, 2.5]
     assert table.loc["a bigram model", "perplexity"] == pytest.approx(np.exp(2.5))
     assert table["arms_above"].tolist() == [0, 1, 2]
     other = runs.assign(**{"corpus.source": "other", "bigram_loss": 1.0})
-    joined = reference_table(pd.concat([runs, other]))
+    joined = tables.reference_table(pd.concat([runs, other]))
     assert joined.groupby("text", sort=False)["nats"].min().tolist() == [2.5, 1.0]
-    assert reference_table(runs_of(study, lambda *_: 2.0, references={})).empty
+    assert tables.reference_table(runs_of(study, lambda *_: 2.0, references={})).empty
 
 
 def test_provenance_shows_every_value_that_occurs(tiny_study):
     runs = sample_runs(tiny_study)
     trained = TRAINED | {"commit": "b" * 40}
     changed = {"provenance": PROVENANCE | {"trained": trained}, "resumed_at": [5]}
-    column = provenance_table([runs[0].model_copy(update=changed), *runs[1:]]).iloc[:, 0]
+    column = tables.provenance_table([runs[0].model_copy(update=changed), *runs[1:]]).iloc[:, 0]
     assert column["commit"] == f"{'b' * 40}, {'a' * 40}"
     assert (column["device"], column["torch"]) == ("cpu", "2.13.0")
     assert column["resumed after a stop"] == "True, False"
@@ -83,7 +77,7 @@ def test_provenance_shows_every_value_that_occurs(tiny_study):
 
 def test_a_run_is_listed_with_what_it_measured(tiny_study):
     speed = {"throughput": {"training_tokens_per_second": 9.0}}
-    rows = result_table(sample_runs(tiny_study)[0].model_copy(update=speed))["this run"]
+    rows = tables.result_table(sample_runs(tiny_study)[0].model_copy(update=speed))["this run"]
     assert rows["validation perplexity"] == "20.000"
     assert rows["training speed (tokens/s)"] == "9"
     assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task

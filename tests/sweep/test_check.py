@@ -139,9 +139,7 @@ def test_a_stock_task_that_cannot_be_asked_is_found(folder, monkeypatch):
         (15, "median", "plan: of evaluation.tasks, 'own.acc' is unknown; there are none"),
     ],
 )
-def test_what_one_arm_cannot_be_asked_or_the_plan_not_answered_is_found(
-    longest, aggregation, message, folder, monkeypatch
-):
+def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, folder, monkeypatch):
     """The last choice of the last question is too long for one of two windows."""
     items = {"Which?" * n: ["a", "b" * n] for n in (1, longest)}
     manager = own_task(folder, "", items, aggregation)

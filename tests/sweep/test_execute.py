@@ -48,9 +48,7 @@ def write_notebook(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
-    write_notebook, tiny_study, tmp_path, monkeypatch
-):
+def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_path, monkeypatch):
     """By this Python, whatever the machine calls python3, with the threads and the GPU it is given,
     and without what its user has Python, IPython and Matplotlib do. A long TMPDIR does no harm."""
     spec = '{"argv": ["/bin/false"], "display_name": "", "language": "python"}'
@@ -127,9 +125,7 @@ def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study
     monkeypatch.setattr(module, "load_plan", lambda study: SimpleNamespace(hash="f" * 64))
     output.parent.mkdir(parents=True)
     (output.parent / "result.json").write_text("of an earlier execution")
-    with pytest.raises(
-        ExecutionError, match=r"the notebook wrote no .*result\.json; see .*02_train"
-    ):
+    with pytest.raises(ExecutionError, match=r"notebook wrote no .*result\.json; see .*02_train"):
         execute("02_train", tiny_study, "none", 1)
     stamp = status_of(output)
     assert (stamp["status"], stamp["preregistration"]) == ("failed", "f" * 64)

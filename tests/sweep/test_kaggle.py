@@ -58,9 +58,8 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
     with zipfile.ZipFile(packed) as content:
         run = next(name for name in content.namelist() if "/none/seed-" in name)
     folder, seed = "/".join(run.split("/")[:4]), run.split("/")[3].removeprefix("seed-")
-    trace, result, notebook = (
-        f"{folder}/{name}" for name in ("trace.parquet", "result.json", "02_train.ipynb")
-    )
+    names = ("trace.parquet", "result.json", "02_train.ipynb")
+    trace, result, notebook = (f"{folder}/{name}" for name in names)
 
     def lower(content):
         run = json.loads(content)
@@ -82,9 +81,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
         rewritten(packed, "told", "runs/tiny/verdict.json", better): "contrasts.mean_delta is -9.0",
         rewritten(packed, "nameless", "params/tiny.yaml", lambda _: None): "tiny",
         rewritten(packed, "list", result, lambda _: b"[1]"): "list.zip: TypeError",
-        rewritten(
-            packed, "latin", "params/plans/plan.", lambda _: b"\xff"
-        ): "plan.yaml is not valid YAML",
+        rewritten(packed, "latin", "params/plans/plan.", lambda _: b"\xff"): "is not valid YAML",
         rewritten(packed, "planless", "params/plans/plan.", lambda _: None): "No such file",
         rewritten(packed, "half", "runs/tiny/04", lambda _: None): "04_figures.ipynb is unfinished",
         rewritten(packed, "empty", "runs", lambda _: None): "it must hold the runs of one study",
@@ -198,9 +195,7 @@ def run_session(top, hours, *outputs):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_study_of_one_s_own_runs_continues_in_a_second_session_and_comes_home(
-    tmp_path, monkeypatch
-):
+def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp_path, monkeypatch):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
     monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched

@@ -44,12 +44,8 @@ def test_killed_again_and_again_two_runs_end_at_the_same_weights(tmp_path):
     study = Study.model_validate(LONG)
     (arm,) = study.arms()
     corpus = load_corpus(study.corpus)
-    undisturbed = [
-        weights_digest(
-            train(arm.config, corpus, seed, tmp_path / str(seed)).model, all_weights=True
-        )
-        for seed in study.seeds
-    ]
+    alone = [train(arm.config, corpus, seed, tmp_path / str(seed)) for seed in study.seeds]
+    undisturbed = [weights_digest(run.model, all_weights=True) for run in alone]
     tree, moments = Tree(tmp_path / "embedding-norm"), random.Random(0)
     tree.write_study(**LONG)
     folders = [tree.run_folder("long", arm.id, seed) for seed in study.seeds]

@@ -33,9 +33,8 @@ def watched(curve, monkeypatch):
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
     monkeypatch.setattr("IPython.display.Image", lambda png, width: (png, width))
     curve.is_watched = True
-    monkeypatch.setattr(
-        "lib.figures.training.live_picture", lambda *words: drawn.append(words) or (b"", 1)
-    )
+    live_picture = "lib.figures.training.live_picture"
+    monkeypatch.setattr(live_picture, lambda *words: drawn.append(words) or (b"", 1))
     return drawn
 
 

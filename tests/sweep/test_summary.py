@@ -44,9 +44,8 @@ def test_the_readme_shows_how_the_example_ends(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("width", [80, 45])
 @pytest.mark.parametrize("measure", ["loss", "gradient_cosine"])  # of the longest title
-def test_an_answer_is_said_in_plain_words_and_nothing_is_cut_in_a_narrow_terminal(
-    width, measure, tmp_path, monkeypatch, capsys
-):
+def test_an_answer_is_said_whole_and_in_plain_words(width, measure, tmp_path, monkeypatch, capsys):
+    """Nothing is cut, in a narrow terminal either."""
     factors = {"model.embedding_norm": ["none", "layernorm"], RATIO: [1.0, 35.36]}
     study, runs = design(factors=factors, seeds=[0, 1, 2, 3]), []
     for arm in study.arms():

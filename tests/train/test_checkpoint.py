@@ -85,9 +85,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
     assert capsys.readouterr().err == ""
 
 
-def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_are(
-    tiny, corpus, tmp_path, undisturbed
-):
+def test_two_checkpoints_and_finished_weights_are_kept(tiny, corpus, tmp_path, undisturbed):
+    """The last two; a finished run says that its weights are kept ones."""
     train(tiny, corpus, 0, tmp_path)
     assert [path.name[:15] for path in saved(tmp_path)] == ["step-0000000010", "step-0000000012"]
     again = train(tiny, corpus, 0, tmp_path)
@@ -133,9 +132,7 @@ def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corp
     "settings",
     [{"micro_batch_size": 2}, {"evaluation_batch_size": 8, "activation_checkpointing": True}],
 )
-def test_training_continues_under_other_settings_of_the_machine_and_tells_its_stretches(
-    settings, ruin, tiny, corpus, undisturbed
-):
+def test_training_goes_on_under_other_settings_as_told(settings, ruin, tiny, corpus, undisturbed):
     trained = train(change(tiny, "machine", **settings), corpus, 0, ruin)
     assert trained.resumed_at == [10]
     assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 10), (10, 12)]

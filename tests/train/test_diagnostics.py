@@ -4,14 +4,8 @@ import torch
 from torch.nn import functional as F
 
 from lib.config.schema import REINJECTION
-from lib.train.diagnostics import (
-    evenly_spaced_windows,
-    gradient_cosine,
-    mean_cosine,
-    parameter_group,
-    second_moments,
-    snapshot,
-)
+from lib.train import diagnostics
+from lib.train.diagnostics import gradient_cosine, mean_cosine, snapshot
 from lib.train.evaluate import score
 from lib.train.model import optimizer_groups
 from tests.train.samples import gpt
@@ -30,7 +24,7 @@ def test_mean_cosine_of_hand_made_cases(vectors, expected):
 
 def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
-    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    windows = diagnostics.evenly_spaced_windows(corpus.dev, 4, 16)
     shot = snapshot(model, windows)
     with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
@@ -79,16 +73,16 @@ def test_every_parameter_belongs_to_a_group(corpus):
     fields = {"embedding_norm": "layernorm", "tied": False, "embedding_reinjected": True}
     model = gpt(corpus.vocab_size, **SMALL, **fields)
     groups = {*GROUPS, "emb_norm", "lm_head", *REINJECTION}
-    assert {parameter_group(name) for name, _ in model.named_parameters()} == groups
+    assert {diagnostics.parameter_group(name) for name, _ in model.named_parameters()} == groups
 
 
 def test_second_moments_are_means_over_groups(corpus):
     model = gpt(corpus.vocab_size, **SMALL)
     optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), betas=(0.9, 0.5))
-    assert second_moments(model, optimizer) == {}
+    assert diagnostics.second_moments(model, optimizer) == {}
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 2.0)
     optimizer.step()
-    moments = second_moments(model, optimizer)
+    moments = diagnostics.second_moments(model, optimizer)
     assert set(moments) == {f"second_moment_{group}" for group in GROUPS}
     assert set(moments.values()) == {2.0}  # (1 - 0.5) × 2²

@@ -67,17 +67,14 @@ def test_two_processes_equal_one_to_float64s_rounding(float64, corpus, tmp_path)
     assert alone.model.transformer.wte.weight.dtype == torch.float64
     assert (shared.batches, shared.initial_weights) == (alone.batches, alone.initial_weights)
     assert len(shared.trace) == STEPS
-    for table, other in ((shared.trace, alone.trace), (shared.curve, alone.curve)):
-        np.testing.assert_allclose(
-            table.drop(columns="seconds"), other.drop(columns="seconds"), rtol=1e-12, atol=1e-18
-        )
+    for name in ("trace", "curve"):
+        tables = (getattr(run, name).drop(columns="seconds") for run in (shared, alone))
+        np.testing.assert_allclose(*tables, rtol=1e-12, atol=1e-18)
     assert shared.machine.processes == 2
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
-    corpus, tmp_path
-):
+def test_a_killed_process_ends_the_others_and_a_rerun_has_undisturbed_weights(corpus, tmp_path):
     killed = []
 
     def kill_the_second(row, _):
@@ -101,9 +98,7 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
 
 
 @pytest.mark.slow
-def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_stop(
-    corpus, tmp_path
-):
+def test_three_processes_that_resume_add_up_in_the_order_of_those_that_go_on(corpus, tmp_path):
     """Of two numbers every order has the same sum; of three, in float32, it has not."""
     three = change(change(TWO, "training", batch_size=6, iterations=24), "machine", processes=3)
     whole = train_in_forks(three, corpus, tmp_path / "whole")

@@ -7,14 +7,8 @@ import pytest
 import torch
 
 from lib.config.io import ROOT
-from lib.train.evaluate import (
-    Tempering,
-    length_table,
-    logit_quantiles,
-    loss_by_position,
-    norm_by_token_class,
-    score,
-)
+from lib.train import evaluate
+from lib.train.evaluate import score
 from tests.train.samples import gpt, make_model
 
 
@@ -79,20 +73,19 @@ def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(mod
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
     model = make_model(corpus, block_size=48)
     text = corpus.heldout[: 4 * 48 + 1]
-    table = length_table(loss_by_position(score(model, text, 4), 48)).set_index("length")
+    positions = evaluate.loss_by_position(score(model, text, 4), 48)
+    table = evaluate.length_table(positions).set_index("length")
     assert table.index.tolist() == [16, 32, 48]
     for length in table.index:
-        cut = [
-            score(model, text[i : i + length + 1], 1).columns["nll"].mean()
-            for i in range(0, 192, 48)
-        ]
+        windows = [text[i : i + length + 1] for i in range(0, 192, 48)]
+        cut = [score(model, window, 1).columns["nll"].mean() for window in windows]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 
 
 def test_norms_by_token_class_show_absent_classes_without_numbers(corpus):
     ids = corpus.encode("ab c!")
-    table = norm_by_token_class(corpus, ids, np.array([1.0, 3.0, 10.0, 5.0, 7.0]))
+    table = evaluate.norm_by_token_class(corpus, ids, np.array([1.0, 3.0, 10.0, 5.0, 7.0]))
     rows = table.set_index("token_class")
     assert rows["n"].to_dict() == {
         "alphabetic": 3, "numeric": 0, "punctuation": 1, "whitespace": 1, "end of document": 0,
@@ -111,12 +104,12 @@ def test_logits_are_described_by_a_sample_and_the_largest_by_all(cap, corpus, mo
     with torch.no_grad():
         windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
         logits = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
-    table = logit_quantiles(score(model, text, 2)).set_index("quantile")
+    table = evaluate.logit_quantiles(score(model, text, 2)).set_index("quantile")
     sample = logits[[0, 43, 86]]  # the first, the middle and the last prediction
     expected = np.quantile(sample, [0.0, 0.25, 1.0])
     np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
     largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
     np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
-    tempering = Tempering(40)
+    tempering = evaluate.Tempering(40)
     nll = score(model, text, 2, tempering).columns["nll"]
     assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)

@@ -100,7 +100,6 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
         ({"positions": "rotary"}, "which has another positions$"),
         ({"embedding_reinjected": True}, "which has another embedding_reinjected$"),
         ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm between"),
-        ({"embedding_norm": "rmsnorm"}, "GPT-2 has no rmsnorm between"),
     ],
 )
 def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
@@ -139,8 +138,6 @@ def test_a_run_is_named_by_study_arm_and_seed(name, tmp_path):
 @pytest.mark.slow
 def test_a_diverged_run_has_no_model(tmp_path):
     wild = TINY["training"] | {"learning_rate": 1e30}
-    with (
-        finished_study(tmp_path, training=wild),
-        pytest.raises(UserError, match="diverged at step 2: no model"),
-    ):
+    refusal = pytest.raises(UserError, match="diverged at step 2: no model")
+    with finished_study(tmp_path, training=wild), refusal:
         export("small/baseline/0", tmp_path / "out")

@@ -41,10 +41,8 @@ def request(context, continuation, number=0):
 
 CASES = [
     ("To be, or not", " to be"),
-    ("\n\nROMEO:\n", "\nAy me"),
     ("\n", "\n\n"),
     ("x", "y"),
-    ("A line\n", "Another\n"),
     ("of a shared beginning ", "one"),
     ("of a shared beginning ", "three"),
     ("of a shared beginning ", "a"),
@@ -77,9 +75,8 @@ def test_log_likelihoods_are_direct_sums(fields, batch_size, logits_at_once, cor
 
 def test_batches_share_a_beginning_without_changing_a_value(model, corpus):
     shared = "First example, solved.\nSecond example, solved.\n"
-    pairs = [
-        (shared + text, choice) for text in ("What", "Who", "When is") for choice in (" a", " bc")
-    ]
+    texts = ("What", "Who", "When is")
+    pairs = [(shared + text, choice) for text in texts for choice in (" a", " bc")]
     requests = [request(*pair, number=i // 2) for i, pair in enumerate(pairs)]
     read = []
     embed = Transformer.embed
@@ -102,9 +99,8 @@ def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus):
     context = "A context that is too long for it"
     fits = adapter.loglikelihood([request(context[-10:], " yes it")])
     assert not adapter.overflows
-    (log, _), (short, _) = adapter.loglikelihood(
-        [request(context, " yes it"), request(context, " no")]
-    )
+    requests = [request(context, " yes it"), request(context, " no")]
+    (log, _), (short, _) = adapter.loglikelihood(requests)
     assert len(adapter.overflows) == 1  # question
     assert log == pytest.approx(fits[0][0], abs=1e-5)
     assert short == pytest.approx(direct(model, corpus, context[-14:], " no")[0], abs=1e-5)
@@ -137,12 +133,11 @@ def test_every_question_is_asked_and_none_overflows(result, suite):
 def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(result, suite, model, corpus):
     task = next(task for task in suite.tasks if task.name == "last_word")
     before = "".join(f"{e.text}\n" for e in task.exemplars)
-    log = np.array(
-        [
-            [direct(model, corpus, before + c, item.continuation)[0] for c in item.contexts]
-            for item in task.items
-        ]
-    )
+    log = [
+        [direct(model, corpus, before + c, item.continuation)[0] for c in item.contexts]
+        for item in task.items
+    ]
+    log = np.array(log)
     gold = np.array([item.gold for item in task.items])
     probability = np.exp(log) / np.exp(log).sum(axis=1, keepdims=True)
     table, items = (part.query("task == 'last_word' and shots == 2") for part in result[:2])
@@ -152,9 +147,8 @@ def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(result, suite, m
     assert row.normalised_accuracy == pytest.approx((row.accuracy - 0.25) / 0.75)
     assert row.accuracy == items.correct.mean()
     assert items.choice.tolist() == log.argmax(axis=1).tolist()
-    assert row.brier == pytest.approx(
-        brier_score_loss(gold, probability, scale_by_half=False), abs=1e-4
-    )
+    brier = brier_score_loss(gold, probability, scale_by_half=False)
+    assert row.brier == pytest.approx(brier, abs=1e-4)
 
 
 def test_a_model_without_preferences_is_at_chance(corpus, folder):

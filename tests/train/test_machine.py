@@ -8,13 +8,8 @@ import torch
 
 from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
 from lib.config.yaml import ConfigError
-from lib.train.machine import (
-    choose_device,
-    execution_environment,
-    prepare,
-    random_stream,
-    require_devices,
-)
+from lib.train import machine as of_machine
+from lib.train.machine import prepare, random_stream
 
 CPU = "cpu"
 
@@ -60,16 +55,14 @@ def test_auto_is_the_first_device_that_can_do_arithmetic(monkeypatch, works):
         return ones(*size)
 
     monkeypatch.setattr(torch, "ones", on)
-    assert choose_device("auto") == ("cuda" if works else CPU)
-    assert choose_device("cpu") == CPU
+    assert of_machine.choose_device("auto") == ("cuda" if works else CPU)
+    assert of_machine.choose_device("cpu") == CPU
     if not works:
         with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):
-            choose_device("cuda")
+            of_machine.choose_device("cuda")
 
 
-def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_an_error(
-    loose_torch,
-):
+def test_prepare_pins_threads_and_precision_and_refuses_what_is_not_deterministic(loose_torch):
     def put():
         return torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
 
@@ -86,7 +79,7 @@ def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_
 def test_another_default_dtype_is_refused(loose_torch, monkeypatch):
     monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
     with pytest.raises(ConfigError, match="torch's default dtype is not float32"):
-        execution_environment(prepare(RunConfig(machine=MachineConfig(device="cpu"))))
+        of_machine.execution_environment(prepare(RunConfig(machine=MachineConfig(device="cpu"))))
 
 
 @pytest.mark.parametrize(
@@ -119,10 +112,10 @@ def test_more_processes_than_devices_are_refused(monkeypatch, device, devices):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1, "processes": 1}
     machine = Machine.model_validate({"device": device} | sizes)
-    require_devices(machine)
+    of_machine.require_devices(machine)
     said = rf"machine\.processes: 4 is more than the {devices} .* use au"
     with pytest.raises(ConfigError, match=said):
-        require_devices(machine.model_copy(update={"processes": 4}))
+        of_machine.require_devices(machine.model_copy(update={"processes": 4}))
 
 
 def test_compiling_without_a_compiler_is_refused(loose_torch, monkeypatch):

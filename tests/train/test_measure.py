@@ -62,12 +62,10 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
     assert measured.measures["grad_norm"] == trained.trace["grad_norm"].iloc[-1]
     assert measured.measures["suite_overflows"] == 0
     assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
-    assert set(measured.tables) == {
-        *("lengths", "temperatures", "token_classes", "logits", "tasks")
-    }
-    assert measured.raw["positions"]["context"].tolist() == list(
-        range(1, config.model.block_size + 1)
-    )
+    tables = {"lengths", "temperatures", "token_classes", "logits", "tasks"}
+    assert set(measured.tables) == tables
+    contexts = measured.raw["positions"]["context"].tolist()
+    assert contexts == [*range(1, config.model.block_size + 1)]
     assert len(measured.raw["items"]) == measured.tables["tasks"]["n"].sum()
     parts = ["training", "snapshots", "perplexity", "calibration", "diagnostics", "suite"]
     assert list(measured.seconds) == parts
@@ -76,9 +74,7 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
 
 
 @SLOW
-def test_a_study_ends_in_a_result_with_every_measure(
-    config, corpus, trained, measured, tmp_path, monkeypatch
-):
+def test_a_result_holds_every_measure(config, corpus, trained, measured, tmp_path, monkeypatch):
     """Each follows from the raw tables; bits count all characters but those of the first token."""
     monkeypatch.setattr("lib.train.evaluate.run_folder", lambda *_: tmp_path)
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [0]})
@@ -117,9 +113,7 @@ def test_a_study_may_leave_the_suite_out(config, trained):
     assert measured.notes == ["task suite left out: evaluation.items_per_task is 0"]
 
 
-def test_without_the_harness_suite_and_stock_tasks_are_left_out_and_it_says_so(
-    config, trained, monkeypatch
-):
+def test_without_the_harness_suite_and_stock_tasks_are_left_out(config, trained, monkeypatch):
     monkeypatch.setattr("lib.train.evaluate.has_harness", lambda: False)
     stock = change(change(config, "corpus", tokenizer="bytes"), "evaluation", tasks=["piqa"])
     measured = measure(asked(trained, stock))

@@ -125,15 +125,14 @@ def test_initialisation_is_gpt2s():
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_weight_decay_groups_are_disjoint_and_exhaustive(kind):
     model = gpt(embedding_norm=kind, **SMALL)
-    decayed, undecayed = (
-        {id(p) for p in group["params"]} for group in optimizer_groups(model, 0.1)
-    )
+    groups = optimizer_groups(model, 0.1)
+    decayed, undecayed = ({id(p) for p in group["params"]} for group in groups)
     names = {id(p): name for name, p in model.named_parameters()}
     assert not decayed & undecayed
     assert decayed | undecayed == set(names)
     assert {names[key].split(".")[-2] for key in decayed} == {"c_attn", "c_proj", "c_fc"}
     assert all(names[key].endswith("weight") for key in decayed)
-    assert [g["weight_decay"] for g in optimizer_groups(model, 0.1)] == [0.1, 0.0]
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
 
 
 def test_a_text_longer_than_the_context_is_an_error_that_says_so():

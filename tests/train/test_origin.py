@@ -60,9 +60,7 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
         (None, {"started": "2000-01-01 00:00:00 UTC"}, True),
     ],
 )
-def test_the_identity_covers_what_decides_the_weights_and_the_curve(
-    section, fields, same, tiny, corpus
-):
+def test_the_identity_covers_what_decides_weights_and_curve(section, fields, same, tiny, corpus):
     """Of the parameters, and of a provenance itself."""
     made, threads = begun(tiny, corpus), torch.get_num_threads()
     if section:

@@ -57,15 +57,12 @@ def test_a_step_sends_few_operations_and_waits_for_none(clip, corpus, tmp_path):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("wrong", [3, 10, 11])
-def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
-    wrong, optimizer, tiny, corpus, tmp_path, monkeypatch
-):
+def test_nothing_changes_after_a_divergence(wrong, optimizer, tiny, corpus, tmp_path, monkeypatch):
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
     config = change(tiny, "training", iterations=24, optimizer=optimizer)
-    sound, broken = (
-        Trainer(config, corpus, begun(config, corpus), tmp_path / name) for name in "ab"
-    )
+    made = begun(config, corpus)
+    sound, broken = (Trainer(config, corpus, made, tmp_path / name) for name in "ab")
     for _ in range(wrong - 1):
         sound.training_step()
     weights = {name: weight.clone() for name, weight in sound.model.state_dict().items()}
@@ -78,9 +75,8 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
         loss = cross_entropy(*given)
         return loss * torch.inf if calls == wrong else loss
 
-    monkeypatch.setattr(
-        Trainer, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
-    )
+    point = {"dev_loss": 1.0}
+    monkeypatch.setattr(Trainer, "evaluate", lambda run: run.points.append(point) or point)
     monkeypatch.setattr("lib.train.trainer.F.cross_entropy", infinite_once)
     broken.training_loop(lambda *_: None)
     assert (broken.diverged_at, broken.step, len(broken.rows)) == (wrong, wrong, wrong)

@@ -154,9 +154,7 @@ def asked(lm, manager, names, shots):
 
 
 @pytest.mark.parametrize("shots", [0, 2])
-def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
-    shots, model, corpus, peer, tasks
-):
+def test_likelihoods_and_accuracies_are_those_of_the_harness(shots, model, corpus, peer, tasks):
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
     assert not adapter.overflows
@@ -164,9 +162,8 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
     for name in TASKS:
         for one, other in zip(ours["samples"][name], theirs["samples"][name], strict=True):
             assert one["doc_id"] == other["doc_id"]
-            for (log, greedy), (expected, expected_greedy) in zip(
-                one["filtered_resps"], other["filtered_resps"], strict=True
-            ):
+            responses = one["filtered_resps"], other["filtered_resps"]
+            for (log, greedy), (expected, expected_greedy) in zip(*responses, strict=True):
                 assert log == pytest.approx(expected, abs=1e-4)
                 assert greedy == expected_greedy
                 compared += 1
@@ -246,9 +243,7 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
         ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
     ],
 )
-def test_questions_that_no_arm_can_be_asked_are_found_before_it_trains(
-    task, shots, block_size, said, corpus
-):
+def test_questions_that_no_arm_can_be_asked_are_found_first(task, shots, block_size, said, corpus):
     config = EvaluationConfig(tasks=[task], shots=[0, shots] if shots else [0])
     arms = [TokenLM(make_model(corpus, block_size=n), corpus) for n in (384, block_size)]
     found = refused(require_tasks, config, adapters=arms)
@@ -276,8 +271,6 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
 
 
 def test_studies_without_stock_tasks_do_not_load_them():
-    code = (
-        "import sys, lib.train.evaluate, lib.sweep.check\n"
-        "sys.exit('lib.train.lm_eval' in sys.modules)"
-    )
+    code = "import sys, lib.train.evaluate, lib.sweep.check\n"
+    code += "sys.exit('lib.train.lm_eval' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

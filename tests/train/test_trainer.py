@@ -27,9 +27,7 @@ from tests.train.samples import assert_same, killed_at, train
 @pytest.mark.parametrize(
     ("step", "optimizer"), [(1, "adamw"), (5, "adamw"), (7, "adamw"), (12, "adamw"), (7, "muon")]
 )
-def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
-    step, optimizer, tiny, corpus, tmp_path
-):
+def test_a_killed_run_continues_to_the_same_bits(step, optimizer, tiny, corpus, tmp_path):
     """That of Muon with embeddings reinjected."""
     reinjected = change(tiny, "model", embedding_reinjected=optimizer == "muon")
     config = change(reinjected, "training", optimizer=optimizer)
@@ -41,9 +39,7 @@ def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
-def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
-    tiny, corpus, tmp_path, undisturbed, capsys
-):
+def test_an_interrupted_run_has_the_same_weights(tiny, corpus, tmp_path, undisturbed, capsys):
     """By what Ctrl-C and a notebook's stop send, in the midst of a step."""
     usual = signal.getsignal(signal.SIGINT)
 
@@ -112,9 +108,8 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(dropout, tiny, corpus
     config = change(tiny, "model", dropout=dropout)
     trained = train(config, corpus, 0, tmp_path)
     model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
-    optimizer = torch.optim.AdamW(
-        optimizer_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
-    )
+    settings = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), **settings, foreach=False)
     model.train()
     stream, losses, norms = random_stream(0, "batches"), [], []
     for step in range(12):
@@ -144,9 +139,7 @@ def orthogonal(matrix):
     return x.mT if matrix.shape[0] > matrix.shape[1] else x
 
 
-def test_training_with_muon_is_its_step_on_matrices_in_blocks_and_adamw_on_the_rest(
-    float64, tiny, corpus, tmp_path, monkeypatch
-):
+def test_muon_steps_on_matrices_and_adamw_on_the_rest(float64, tiny, corpus, tmp_path, monkeypatch):
     """Written out: Nesterov momentum of 0.95, made orthogonal, of root mean square 0.2 times its
     rate, which follows the schedule. (torch rounds to bfloat16: some 4 % of the path.)"""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.double)
@@ -189,9 +182,8 @@ def test_training_with_muon_is_its_step_on_matrices_in_blocks_and_adamw_on_the_r
         pytest.param("machine", {"compile": True}, 1e-6, marks=pytest.mark.long),
     ],
 )
-def test_what_changes_rounding_alone_trains_close_to_a_plain_run(
-    section, fields, rtol, tiny, corpus, tmp_path, undisturbed
-):
+def test_other_rounding_stays_close(section, fields, rtol, tiny, corpus, tmp_path, undisturbed):
+    """What changes rounding alone trains close to a plain run."""
     other = train(change(tiny, section, **fields), corpus, 0, tmp_path)
     np.testing.assert_allclose(other.trace["loss"], undisturbed.trace["loss"], rtol=rtol)
     assert (other.batches, other.diverged_at) == (undisturbed.batches, None)
@@ -218,9 +210,7 @@ def test_neither_training_nor_counting_weights_imports_a_compiler(tmp_path):
     assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT).returncode == 0
 
 
-def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
-    tiny, corpus, tmp_path, undisturbed
-):
+def test_clipping_changes_updates_and_not_the_recorded_norm(tiny, corpus, tmp_path, undisturbed):
     clipped = train(change(tiny, "training", gradient_clip=0.01), corpus, 0, tmp_path / "clipped")
     assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
     # AdamW forgets the scale of a gradient, not that of its square.
@@ -228,9 +218,7 @@ def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
 
 
 @pytest.mark.parametrize(("iterations", "diverged_at"), [(12, 2), (1, 1)])
-def test_divergence_is_a_result_that_survives_a_rerun(
-    iterations, diverged_at, tiny, corpus, tmp_path
-):
+def test_divergence_is_a_result_in_a_rerun_too(iterations, diverged_at, tiny, corpus, tmp_path):
     """One update of that size leaves no finite logit, be it the last."""
     wild = change(tiny, "training", iterations=iterations, learning_rate=1e30)
     for _ in range(2):
@@ -283,9 +271,7 @@ def test_a_schedule_is_constant_or_has_its_closed_form():
     assert [learning_rate(linear, step) for step in (20, 60, 100)] == pytest.approx(expected)
 
 
-def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_them(
-    tiny, corpus, tmp_path
-):
+def test_the_dev_curve_is_of_dev_windows_and_its_cosine_of_two_quarters(tiny, corpus, tmp_path):
     """Every fourth window from the first, against every fourth from the third."""
     trained = train(change(tiny, "evaluation", dev_windows=10), corpus, 0, tmp_path / "run")
     starts = [k * (len(corpus.dev) - 17) // 9 for k in range(10)]
@@ -306,9 +292,8 @@ def test_the_turn_of_embeddings_is_that_of_the_step_before_the_evaluation(tiny, 
     config = change(change(tiny, "evaluation", interval=6), "training", schedule="constant")
     embeddings = []
     for steps in (9, 10):
-        trained = train(
-            change(config, "training", iterations=steps), corpus, 0, tmp_path / f"{steps}"
-        )
+        so_long = change(config, "training", iterations=steps)
+        trained = train(so_long, corpus, 0, tmp_path / f"{steps}")
         embeddings.append(trained.model.transformer.wte.weight.detach().double().numpy())
     before, after = embeddings
     angles = [np.arccos(1 - cosine(*rows)) for rows in zip(before, after, strict=True)]
