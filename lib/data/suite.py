@@ -86,9 +86,11 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     `block_size` is too small are left out by name, never shortened.
     """
     suite, train = Suite(), corpus.training_text
-    if items_per_task == 0 or not train:
-        long = "the text is too long to be searched for what questions share"
-        suite.left_out["all tasks"] = long if items_per_task else "evaluation.items_per_task is 0"
+    if items_per_task == 0:
+        suite.left_out["all tasks"] = "evaluation.items_per_task is 0"
+        return suite
+    if not train:
+        suite.left_out["all tasks"] = "the text is too long to search for what questions share"
         return suite
     lexicon = Lexicon(train)
     dev, test = (_usable_lines(corpus.decode(ids), lexicon) for ids in (corpus.dev, corpus.test))

@@ -153,6 +153,12 @@ def made_up(tmp_path_factory):
     return load_corpus(CorpusConfig(source=str(path)))
 
 
+def test_a_suite_that_nobody_asked_for_or_whose_text_is_too_long_says_so(made_up, monkeypatch):
+    monkeypatch.setattr("lib.data.text.Corpus.training_text", "")
+    for items, said in ((0, "items_per_task is 0"), (50, "too long"), (None, "too long")):
+        assert said in build_suite(made_up, items, 128).left_out["all tasks"]
+
+
 def test_tasks_that_a_text_does_not_carry_are_left_out_by_name(made_up, monkeypatch):
     suite = build_suite(made_up, 60, 128)
     asked = {task.name for task in suite.tasks}
