@@ -55,7 +55,7 @@ def test_the_library_and_the_tests_grow_by_no_line():
     """The promise is 7,000 lines of code in 60 files, and 9,500 of tests; these bounds are what is
     reached: whoever raises one says for which feature."""
     files = tracked("lib/*.py")
-    assert total(files) <= 7_735
+    assert total(files) <= 7_740
     assert len(files) <= 60
     assert total(tracked("tests/*.py")) <= 9_515
 

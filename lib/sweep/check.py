@@ -116,8 +116,15 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
     """Return the hashes of a run's initial weights and batches; None where its text is not here."""
+    corpus = _corpus_here(config.corpus)
+    return initial_hashes(config, corpus, seed, steps) if corpus else None
+
+
+@cache
+def _corpus_here(corpus: CorpusConfig) -> Corpus | None:
+    """Load a corpus; None where it is not here, which is not asked of the internet twice."""
     with suppress(CorpusError):
-        return initial_hashes(config, corpus_of(config.corpus), seed, steps)
+        return corpus_of(corpus)
     return None
 
 
