@@ -42,6 +42,7 @@ _OUTSIDE = re.compile(
 )
 """How a task file names what lies outside its folder."""
 _DATA = (".jsonl", ".json", ".csv", ".parquet", ".py", ".pyc")
+"""Files beside a task that name no others."""
 _KEPT = (
     "PATH HOME USER LOGNAME SHELL TZ TMPDIR XDG_CACHE_HOME STUDY_* HF_* NCCL_* GLOO_* CPATH CC CXX"
     " CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME PYTORCH_*ALLOC_CONF LIBRARY_PATH"

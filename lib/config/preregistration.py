@@ -309,6 +309,8 @@ def _precedes(file: str, commits: Iterable[str | None]) -> tuple[list[str], list
         return [], [f"git tells nothing here: take a clone, or if it is another user's, {trust}"]
     if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
         return [], ["this clone lacks a part of its history: git fetch --unshallow"]
+    if git("rev-parse", "--quiet", "--verify", "HEAD") and git("log", "-1") is None:
+        return [], ["git cannot read the history here: git fsck says what is missing"]
     since, later, unknown = _committed_since(file), [], []
     if since is None:
         return [], ["the plan is not committed as it stands: commit it before the runs"]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import pytest
 
@@ -112,6 +113,7 @@ def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
         ("a run outside git", "a run was made outside git"),
         ("a commit that is not here", "commit 111111111111 is not here: git fetch"),
         ("a shallow clone", "git fetch --unshallow"),
+        ("lost objects", "git fsck"),
         ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
     ],
 )
@@ -134,6 +136,9 @@ def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_facto
         run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
         for module in ("code", "preregistration"):
             monkeypatch.setattr(f"lib.config.{module}.ROOT", clone)
+    if case == "lost objects":
+        shutil.rmtree(frozen.top / ".git" / "objects")
+        (frozen.top / ".git" / "objects").mkdir()
     if case.startswith("another user"):
         if os.getuid() != 0:
             pytest.skip("only root may give a folder away")
