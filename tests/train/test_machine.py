@@ -101,6 +101,7 @@ def test_auto_settles_what_the_device_can_take(
 ):
     monkeypatch.setattr("lib.train.machine.choose_device", lambda _: device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
     training, model = TrainingConfig(batch_size=batch_size), ModelConfig(block_size=block_size)
     found = prepare(RunConfig(training=training, model=model, machine=MachineConfig(**machine)))
     assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
