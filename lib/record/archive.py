@@ -3,7 +3,7 @@
 A record is a folder, `papers/<paper>/record/<study>/`, laid out like `runs/<study>/`: parameters,
 plan and every executed notebook, with each run's result and raw tables in `raw.zip`. Its
 `MANIFEST.sha256`, which `sha256sum -c` reads from there, lists also figures and results, which lie
-beside it. An older record is one file, `record/<study>.zip`; of some, the notebooks of the whole
+beside it. An older record is one file, `record/<study>.zip`; of one, the notebooks of the whole
 study lie in the folder of that name.
 """
 
@@ -56,10 +56,6 @@ class Record:
     def is_zip(self) -> bool:
         """Whether it is an older one, in one file."""
         return self.zip.is_file() and not (self.place / MANIFEST).is_file()
-
-    @property
-    def exists(self) -> bool:
-        return self.is_zip or (self.place / MANIFEST).is_file()
 
     @property
     def folder(self) -> Path:
@@ -212,17 +208,18 @@ def is_replaceable(study: str) -> bool:
     """Tell whether a sweep may replace a study's record: there is none, or it was archived from
     `runs/` here."""
     record, done = Record(study), result_file("archive", study)
-    if not record.exists:
+    if not (record.folder / MANIFEST).is_file():
         return True
     return done.is_file() and sha256(record.folder / MANIFEST) in done.read_text("utf-8")
 
 
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:
-    """Write files of the folder `source` to a zip, without times and uncompressed: git compresses
-    them together. The same files give the same bytes."""
+    """Write files of the folder `source` to a zip, without times: the same files give the same
+    bytes."""
     with zipfile.ZipFile(target, "w") as packed:
         for path in sorted(files):
-            packed.writestr(zipfile.ZipInfo(path.relative_to(source).as_posix()), path.read_bytes())
+            member = zipfile.ZipInfo(path.relative_to(source).as_posix())
+            packed.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def paper_of(study: str) -> Path:

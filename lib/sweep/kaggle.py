@@ -19,7 +19,7 @@ from lib.config import io
 from lib.config.io import PARAMS, ROOT, RUNS, kaggle_folder, read_json, relative, study_folder
 from lib.config.study import COPY, load_study
 from lib.config.yaml import TIME_UP, UserError
-from lib.record.archive import Record, archive, unpack
+from lib.record.archive import Record, archive, recorded_studies, unpack
 from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
 from lib.sweep.check import begin_again
@@ -120,7 +120,7 @@ def import_study(file: Path) -> None:
                 result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
                 for fault in verify_run(result, run, notebook, Report(source.name)):
                     raise UserError(fault)
-            if runs.exists() or Record(source.name).exists:
+            if runs.exists() or source.name in recorded_studies():
                 raise UserError(f"'{source.name}' is in runs/ or in the record already")
             plan = load_study(parameters, undrawn=True).plan  # which copies the study
             if plan and not (io.PLANS / plan).exists():

@@ -123,6 +123,7 @@ def test_training_is_shown_with_embeddings_where_a_factor_is_about_them(study, p
     draw.show_training(trace, curve, load_study(study).arm(run["arm"]))
     (figure,) = shown
     assert len(figure.axes) == panels
+    assert len(draw.small_png(figure, 8)) < 12_000  # bytes: a record holds hundreds
     assert not any(ax.get_legend() for ax in figure.axes)
     for ax, name in zip(figure.axes[3::4], ("dev_loss", "logit_sd"), strict=False):
         (line,) = [line for line in ax.lines if len(line.get_xdata()) == len(curve)]
