@@ -11,7 +11,7 @@ local abstract = nil
 local function raw(text) return pandoc.RawBlock(FORMAT, text) end
 
 local function write(blocks)
-  local text = pandoc.write(pandoc.Pandoc(blocks), FORMAT, { cite_method = latex and "natbib" or "citeproc" })
+  local text = pandoc.write(pandoc.Pandoc(blocks), FORMAT .. "-smart", { cite_method = latex and "natbib" or "citeproc" })
   return (text:gsub("%s+$", ""))
 end
 
