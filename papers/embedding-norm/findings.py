@@ -121,7 +121,7 @@ keep("dose", dose.sort_values(["layer", "relative_rms"]))
 plain = dose[~dose["multiplied"]]
 rms, scale = (plain[plain["layer"] == name] for name in ("rmsnorm", "scale"))
 pairs = rms[["rms", "arm"]].merge(scale[["rms", "arm"]].rename(columns={"arm": "baseline"}))
-keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"))
+keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"), "rms")
 
 # %%
 with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:

@@ -126,6 +126,7 @@ local function typst_table(div, caption, widths, letters, head, body)
   end
   lines = {
     "#figure(" .. placed(div) .. ", kind: table, caption: [" .. caption .. "], table(",
+    has(div, "long") and "inset: (x: 4pt, y: 4.4pt)," or "",
     "columns: (" .. widths .. ",), align: (" .. table.concat(aligned, ", ") .. ",),",
     "table.hline(stroke: 0.8pt), table.header(" .. rows(head) .. "), table.hline(stroke: 0.5pt),",
     rows(body),
