@@ -26,12 +26,13 @@ _CITED = re.compile(r"(?<![\w@\\`])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 
 
 def convert(markdown: str, to: str) -> str:
-    """Turn Markdown into "typst" or "latex"."""
+    """Turn Markdown into "typst" or "latex", with quotes as they are to be printed: Typst would
+    take the apostrophe of "GPT-2's" for a prime."""
     folder = str(TEMPLATES / "paper")  # of which Pandoc would read %20 as a space
     options = [f"--template=template.{to}", "--lua-filter=filter.lua"]
     options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
     try:
-        return str(pypandoc.convert_text(markdown, to, "md", extra_args=options, cworkdir=folder))
+        return str(pypandoc.convert_text(markdown, to + "-smart", "md", options, cworkdir=folder))
     except RuntimeError as error:
         raise TextError(f"paper.md: pandoc: {error}") from None
 

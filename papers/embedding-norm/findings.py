@@ -74,6 +74,12 @@ def runs_of(study: str) -> pd.DataFrame:
     return tidy(RunResult.model_validate(run) for run in record(study).runs)
 
 
+def rows_of(study: str, table: str) -> pd.DataFrame:
+    """The rows of one small table of all runs, with arm and seed."""
+    runs = [({"arm": run["arm"], "seed": run["seed"]}, run) for run in record(study).runs]
+    return pd.DataFrame([names | row for names, run in runs for row in run["tables"][table]])
+
+
 def estimate(differences: pd.Series) -> dict:
     """The mean of paired differences with its interval."""
     return t_test(differences.dropna())._asdict()
@@ -115,7 +121,7 @@ keep("dose", dose.sort_values(["layer", "relative_rms"]))
 plain = dose[~dose["multiplied"]]
 rms, scale = (plain[plain["layer"] == name] for name in ("rmsnorm", "scale"))
 pairs = rms[["rms", "arm"]].merge(scale[["rms", "arm"]].rename(columns={"arm": "baseline"}))
-keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"))
+keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"), "rms")
 
 # %%
 with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
@@ -135,46 +141,6 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     ax.set_xlabel("initial RMS of the stream, relative to its branches")
     ax.set_ylabel("Δ validation loss (nats)")
-
-# %% [markdown]
-# ## Rates and schedules that were chosen
-# The settings with the lowest mean final dev loss, per variant. A run that diverged or collapsed
-# counts as its initial loss. Of `tuning` the rate; of `recipe` rate and schedule, by the rule that
-# the plan `trained` states: of means within 0.005 nats the lowest rate. `recipe-check` asks in one
-# seed and more steps what the best of its neighbouring rates gains.
-
-
-# %%
-def final_losses(study: str) -> pd.DataFrame:
-    """Each run with its final dev loss (nats) as it counts."""
-    ends = record(study).joined("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
-    ends = ends.agg(initial="first", final="last").reset_index()
-    stability = pd.DataFrame(record(study).verdict["stability"])
-    runs = runs_of(study).drop(columns=["unstable"], errors="ignore").merge(ends)
-    runs = runs.merge(stability[["arm", "seed", "collapsed", "diverged"]])
-    failed = runs["diverged"] | runs["collapsed"]
-    return runs.assign(counted=runs["final"].mask(failed, runs["initial"]))
-
-
-def best(losses: pd.DataFrame, settings: list[str], tie: float = 0.0) -> pd.DataFrame:
-    """Per variant the settings with the lowest mean loss; of means within `tie` nats of it, those
-    with the lowest rate."""
-    means = losses.groupby(["variant", *settings], sort=False)["counted"].mean().reset_index()
-    lowest = means.groupby("variant", sort=False)["counted"].transform("min")
-    tied = means[means["counted"] <= lowest + tie]
-    return tied.loc[tied.groupby("variant", sort=False)[RATE].idxmin()]
-
-
-keep("best_rates", best(final_losses("tuning"), [RATE]).rename(columns={RATE: "rate"}), "variant")
-recipes = best(final_losses("recipe"), [RATE, RATIO], tie=0.005)
-keep("best_recipes", recipes.rename(columns={RATE: "rate", RATIO: "final_ratio"}), "variant")
-
-check = final_losses("recipe-check").merge(recipes[["variant", RATE]], on="variant")
-chosen = check[f"{RATE}_x"] == check[f"{RATE}_y"]
-at_best, beside = (
-    check[rows].groupby("variant", sort=False)["counted"].min() for rows in (chosen, ~chosen)
-)
-keep("recipe_check", (at_best - beside).rename("gain").reset_index(), "variant")
 
 # %% [markdown]
 # ## A delay or a level
@@ -256,9 +222,7 @@ found["costs_apart"]
 
 # %% [markdown]
 # ## Start and speed
-# Whether the two halves of a multiplier add up in `start-or-speed`: both, less each alone. Then
-# what the head adds: the cost of LayerNorm with a tied head less that with an untied one, in
-# `tied`, by the standard deviation of the embeddings.
+# Whether the two halves of a multiplier add up in `start-or-speed`: both, less each alone.
 
 # %%
 halves = runs_of("start-or-speed")
@@ -267,15 +231,6 @@ both, begin, speed = (
 )
 rows = {"both_less_each": both - begin - speed, "speed_after_begin": both - begin}
 keep("interaction", [{"of": of} | estimate(each) for of, each in rows.items()], "of")
-
-
-def cost(tied: str, std: str) -> pd.Series:
-    setting = f"tied={tied},embedding_std={std}"
-    return seed_differences(runs_of("tied"), "loss", f"layernorm,{setting}", f"none,{setting}")
-
-
-rows = [{"std": std} | estimate(cost("true", std) - cost("false", std)) for std in ("0.02", "0.1")]
-keep("head", rows, "std")
 
 # %% [markdown]
 # ## High rates
@@ -333,10 +288,9 @@ for clip in ("none", "1"):
 keep("benefit", rows, "of")
 
 # %% [markdown]
-# The sensitivity to the rate (Wortsman et al.): the mean over the rates of the final loss, or of
-# the loss at initialisation where that is lower, less the lowest, for each seed; by blocks × width
-# and steps, with LayerNorm less no layer. Then over those rates alone that all these grids share,
-# and how far two models differ there after as many steps (Welch).
+# The sensitivity to the rate (Wortsman et al.): the mean over the rates of the final loss, less
+# the lowest, for each seed; by blocks × width and steps, with LayerNorm less no layer. No run ends
+# above its loss at initialisation. Then over those rates alone that all these grids share.
 
 # %%
 SHARED = (2.68e-3, 5.18e-3, 1.0e-2)
@@ -344,13 +298,12 @@ SHARED = (2.68e-3, 5.18e-3, 1.0e-2)
 
 def sensitivity(runs: pd.DataFrame) -> pd.DataFrame:
     """The sensitivity by seed and variant, over the rates of some runs."""
-    counted = runs.assign(loss=runs["loss"].clip(upper=runs["initial"]))
-    by_rate = counted.pivot_table("loss", ["seed", "variant"], RATE)
+    by_rate = runs.pivot_table("loss", ["seed", "variant"], RATE)
     return (by_rate.mean(axis="columns") - by_rate.min(axis="columns")).unstack("variant")
 
 
-grids = {"8 × 128, 600 steps": final_losses("recipe").query(f"`{RATIO}` == 0.1")}
-narrow, wide = final_losses("ladder-2"), final_losses("ladder-2-wide")
+grids = {"8 × 128, 600 steps": runs_of("recipe").query(f"`{RATIO}` == 0.1")}
+narrow, wide = runs_of("ladder-2"), runs_of("ladder-2-wide")
 for steps in (600, 2400):
     for width in (48, 96):
         fixed = f"`{STEPS}` == {steps} and `model.n_embd` == {width}"
@@ -365,8 +318,6 @@ for name, runs in grids.items():
     shared[name] = lost["layernorm"] - lost["none"]
 keep("sensitivity", rows, "model")
 keep("shared", [{"model": name} | estimate(each) for name, each in shared.items()], "model")
-found["shapes"] = unpaired(shared["8 × 128, 600 steps"], shared["4 × 192, 600 steps"])
-found["shapes"]
 
 # %%
 with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=2.0) as axes:
@@ -377,9 +328,7 @@ with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=2.0) as axe
         ax.set_xlabel(f"learning rate ({name}, {steps:,} steps)")
 
 # %% [markdown]
-# The loss of LayerNorm less that of the multiplier in `recipe`, at each rate; and of LayerNorm less
-# no layer in the models of `ladder-2` and `ladder-2-wide` after 2,400 steps, each at that of its
-# four rates at which its mean loss is lowest.
+# The loss of LayerNorm less that of the multiplier in `recipe`, at each rate.
 
 # %%
 rows = []
@@ -388,35 +337,13 @@ for rate, runs in grids["8 × 128, 600 steps"].groupby(RATE):
     rows.append({"rate": f"{rate:g}"} | estimate(values["layernorm"] - values["scale"]))
 keep("normalization_by_rate", rows, "rate")
 
-rows = []
-for width in (48, 96, 192):
-    by_rate = grids[f"4 × {width}, 2400 steps"].pivot_table("loss", "seed", ["variant", RATE])
-    at_best = {name: by_rate[name][by_rate[name].mean().idxmin()] for name in ("none", "layernorm")}
-    rows.append({"width": str(width)} | estimate(at_best["layernorm"] - at_best["none"]))
-keep("widths", rows, "width")
-
-# %% [markdown]
-# ## Where the layer stands
-# What the layer adds to the loss of `where` on the tokens alone, and with rotary positions, less
-# what it adds on the sum of tokens and learned positions.
-
-# %%
-places = {"sum": "learned", "token": "on=token", "rotary": "rotary"}
-added = {}
-for place, name in places.items():
-    bare = "none,rotary" if place == "rotary" else "none,learned"
-    added[place] = seed_differences(runs_of("where"), "loss", f"layernorm,{name}", bare)
-rows = [{"place": each} | estimate(added[each] - added["sum"]) for each in ("token", "rotary")]
-keep("place", rows, "place")
-
 # %% [markdown]
 # ## What the documents ask beside the loss
-# LayerNorm less no layer at the end of `confirmatory-2`: the best temperature, the inside of the
-# network, and the loss with contexts of 16 and of 128 characters. As ratios: AdamW's second moments
-# there, and speed in `final`. The embedding norm by class of token, with the share of each class;
-# and how much held-out text stands in the training part, as 01 of `trained` printed it. Then how
-# many questions of the suite the runs of `trained` answer right, and what counts of five characters
-# answer.
+# LayerNorm less no layer at the end of `confirmatory-2`: the best temperature and the inside of the
+# network. As ratios: AdamW's second moments there, and speed in `final`. The embedding norm by
+# class of token, with the share of each class; and how much held-out text stands in the training
+# part, as 01 of `trained` printed it. Then how many questions of the suite the runs of `trained`
+# answer right, and what counts of five characters answer.
 
 # %%
 protocol = runs_of("confirmatory-2")
@@ -425,26 +352,15 @@ traces = (
     record("confirmatory-2").joined("trace").sort_values("step").groupby(["arm", "seed"]).last()
 )
 inside = ends.join(traces["second_moment_mean"]).reset_index()
-lengths = pd.DataFrame(
-    [
-        {"arm": run["arm"], "seed": run["seed"], f"loss_{row['length']}": row["loss"]}
-        for run in record("confirmatory-2").runs
-        for row in run["tables"]["lengths"]
-    ]
-)
-lengths = lengths.groupby(["arm", "seed"]).first().reset_index()
 asked = {
     "temperature": protocol,
     "embedding_cosine": inside,
     "logit_sd": inside,
-    "loss_16": lengths,
-    "loss_128": lengths,
 }
 rows = []
 for measure, table in asked.items():
-    values = table[table["arm"].isin(["none", "layernorm"])].groupby("arm")[measure].mean()
     apart = estimate(seed_differences(table, measure, "layernorm", "none"))
-    rows.append({"measure": measure, "none": values["none"]} | apart)
+    rows.append({"measure": measure} | apart)
 keep("asked", rows, "measure")
 
 speed = pd.DataFrame(
@@ -462,15 +378,8 @@ for measure, table in ratios.items():
     rows.append({"measure": measure} | estimate(values["layernorm"] / values["none"]))
 keep("ratios", rows, "measure")
 
-classes = pd.DataFrame(
-    [
-        {"arm": run["arm"], "token_class": row["token_class"], "n": row["n"], "norm": row["mean"]}
-        for run in record("confirmatory-2").runs
-        for row in run["tables"]["token_classes"]
-        if row["n"]
-    ]
-)
-norms = classes.pivot_table("norm", "token_class", "arm")[["none", "layernorm"]]
+classes = rows_of("confirmatory-2", "token_classes").query("n > 0")
+norms = classes.pivot_table("mean", "token_class", "arm")[["none", "layernorm"]]
 counts = classes.groupby("token_class")["n"].first()
 keep("classes", norms.assign(share=counts / counts.sum()).reset_index(), "token_class")
 
@@ -482,22 +391,16 @@ found["duplication"] = (table.str.rstrip("%").astype(float) / 100).to_dict()
 found["duplication"]
 
 # %%
-rows = [
-    {"study": study, "arm": run["arm"], "seed": run["seed"]} | row
-    for study in ("confirmatory-2", "tuned", "trained")
-    for run in record(study).runs
-    for row in run["tables"]["tasks"]
-    if row["shots"] == 0
-]
-tasks = pd.DataFrame(rows)
+names = ("confirmatory-2", "tuned", "trained")
+tasks = pd.concat({name: rows_of(name, "tasks") for name in names}, names=["study"])
+tasks = tasks.query("shots == 0").reset_index("study")
 trained_tasks = tasks[tasks["study"] == "trained"].groupby("arm")
 means = trained_tasks[["accuracy", "five_gram", "chance"]].mean()
 keep("suite", means.assign(tasks=trained_tasks["task"].nunique()).reset_index(), "arm")
 
 # %% [markdown]
 # LayerNorm less no layer in zero-shot macro accuracy, without each task in turn; and LayerNorm less
-# the multiplier in `confirmatory-2`, without the task `turn_end`. Then the loss of the runs of
-# `stability-confirm` without a layer, those that spike and those that do not.
+# the multiplier in `confirmatory-2`, without the task `turn_end`.
 
 
 # %%
@@ -515,12 +418,6 @@ rows = [
 keep("without_task", rows, "of")
 found["without_turn_end"] = without("confirmatory-2", "turn_end", "scale")
 display(found["without_turn_end"])
-
-kinds = pd.DataFrame(record("stability-confirm").verdict["stability"])[["arm", "seed", "unstable"]]
-confirm = runs_of("stability-confirm").drop(columns="unstable").merge(kinds)
-by_kind = confirm[confirm["arm"] == "none"].groupby(confirm["unstable"].astype(bool))["loss"].mean()
-found["spikes"] = {"unstable": by_kind[True], "stable": by_kind[False]}
-found["spikes"]
 
 # %% [markdown]
 # ## Tries to refute
@@ -580,16 +477,11 @@ found["margin"]
 # How many runs were made by a checkout with uncommitted changes.
 
 # %%
-names = ("turn", "dose")
-traced = {name: [run["provenance"] for run in record(name).runs] for name in names}
-keep(
-    "unclean",
-    [
-        {"study": name, "runs": len(all_), "unclean": sum(not p["trained"]["clean"] for p in all_)}
-        for name, all_ in traced.items()
-    ],
-    "study",
-)
+rows = []
+for study in ("turn", "dose"):
+    clean = [run["provenance"]["trained"]["clean"] for run in record(study).runs]
+    rows.append({"study": study, "runs": len(clean), "unclean": clean.count(False)})
+keep("unclean", rows, "study")
 
 # %%
 write_json(Path("findings.json"), found)

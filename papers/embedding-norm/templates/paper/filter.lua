@@ -11,7 +11,7 @@ local abstract = nil
 local function raw(text) return pandoc.RawBlock(FORMAT, text) end
 
 local function write(blocks)
-  local text = pandoc.write(pandoc.Pandoc(blocks), FORMAT, { cite_method = latex and "natbib" or "citeproc" })
+  local text = pandoc.write(pandoc.Pandoc(blocks), FORMAT .. "-smart", { cite_method = latex and "natbib" or "citeproc" })
   return (text:gsub("%s+$", ""))
 end
 
@@ -126,6 +126,7 @@ local function typst_table(div, caption, widths, letters, head, body)
   end
   lines = {
     "#figure(" .. placed(div) .. ", kind: table, caption: [" .. caption .. "], table(",
+    has(div, "long") and "inset: (x: 4pt, y: 4.4pt)," or "",
     "columns: (" .. widths .. ",), align: (" .. table.concat(aligned, ", ") .. ",),",
     "table.hline(stroke: 0.8pt), table.header(" .. rows(head) .. "), table.hline(stroke: 0.5pt),",
     rows(body),
