@@ -33,7 +33,7 @@ from lib.config.io import RUNS, TEMPLATES, read_json, relative, sha256, write_te
 from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.study import SCRATCH, Arm, Study, load_study
 from lib.config.yaml import Json, UserError
-from lib.figures.style import Variant, in_order, table_looks
+from lib.figures.style import in_order, table_looks
 from lib.figures.training import thinned
 from lib.record.archive import Record, Run, papers_named, recorded_studies
 from lib.results import STEP_FILE, Folder, raw_file, read_raw_file, status_of
@@ -92,8 +92,8 @@ def write_notebook(site: Path, page: str, path: Path) -> str:
     is no notebook."""
     if not path.is_file():
         return ""
-    mark = sha256(path)
-    if not (site / page).is_file() or mark not in (site / page).read_text("utf-8")[:1000]:
+    mark, made = sha256(path), site / page
+    if not made.is_file() or mark not in made.read_text("utf-8")[:1000]:
         body, status = notebook_html(path), status_of(path)
         _write(site, page, "notebook.html.j2", mark=mark, status=status, body=body)
     return page
@@ -134,9 +134,9 @@ def runs_of(design: Study | None, folder: Path, root: Folder) -> dict[str, Run]:
 
 def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     """Write a run as a row of the table; its arm leads to its page, if there is one."""
-    arm, status = html.escape(run["arm"]), html.escape(run["status"])
-    link = f'<a href="{quote(page)}">{arm}</a>' if page else arm
-    row = {"study": study, "arm": link, "seed": str(run["seed"]), "status": status}
+    arm = html.escape(run["arm"])
+    row = {"study": study, "arm": f'<a href="{quote(page)}">{arm}</a>' if page else arm}
+    row |= {"seed": str(run["seed"]), "status": html.escape(run["status"])}
     for factor, level in run["levels"].items():
         row[factor.rpartition(".")[2]] = "none" if level is None else level
     for name in (*MAIN, *measures_in("headline")):
@@ -186,7 +186,7 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
             page = write_notebook(site, f"{name}/{run}.html", folder / run / "02_train.ipynb")
             shown["rows"].append(row_of(name, result, page))
     except Exception as error:  # a file can be broken in any way, and the other studies are fine
-        shown["trouble"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        shown["trouble"] = repr(error)[:300]
     return shown
 
 
@@ -194,13 +194,14 @@ def chart_html(studies: list[Json]) -> str:
     """Draw the curves of one study at a time, chosen as the measure is; the legend picks variants.
     A line is the mean over seeds, a band reaches from the lowest to the highest."""
     table = pd.concat([study["curves"].assign(study=study["name"]) for study in studies])
-    measures = [name.removesuffix(" mean") for name in table if name.endswith(" mean")]
-    keys, every = dict[str, list[str]](), dict[str, Variant]()
+    measures = list(table.filter(like=" mean").columns.str.removesuffix(" mean"))
+    keys: Json = {}
+    every: Json = {}
     for of in studies:
         drawn = table_looks(of["curves"])
         found = {f"{of['name']}: {variant}": look for variant, look in drawn.items()}
-        keys[of["name"]], every = [*found], every | found
-    choice = alt.binding_select(options=[*keys], name="Study ")
+        keys[of["name"]], every = list(found), every | found
+    choice = alt.binding_select(options=list(keys), name="Study ")
     study = alt.param("study", bind=choice, value=next(iter(keys)))
     choice = alt.binding_select(options=measures, name="Measure ")
     measure = alt.param("measure", bind=choice, value="dev_loss")
@@ -213,8 +214,8 @@ def chart_html(studies: list[Json]) -> str:
         values=alt.ExprRef(f"({json.dumps(keys)})[study]"),  # of the study that is chosen
         labelExpr="slice(datum.label, length(study) + 2)",
     )
-    colours = alt.Scale(domain=[*every], range=[look.colour for look in every.values()])
-    dashes = alt.Scale(domain=[*every], range=[look.dashes or (1, 0) for look in every.values()])
+    colours = alt.Scale(domain=list(every), range=[one.colour for one in every.values()])
+    dashes = alt.Scale(domain=list(every), range=[one.dashes or (1, 0) for one in every.values()])
     base = alt.Chart().encode(
         alt.X("step:Q", axis=alt.Axis(tickMinStep=1)),
         alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
@@ -231,11 +232,11 @@ def chart_html(studies: list[Json]) -> str:
         .transform_filter("datum.study == study")
         .transform_calculate(key="datum.study + ': ' + datum.variant", **ends)
         .transform_filter("isValid(datum.mean)")
-        .properties(width="container", height=400)
+        .properties(width="container", height=300)
         .add_params(study, measure)
     )
     if table["setting"].nunique() > 1:
-        chart = chart.properties(width=310, height=250)
+        chart = chart.properties(width=310)
         chart = chart.facet(alt.Facet("setting:N", title=None, sort=None), columns=3)
         chart.autosize = alt.AutoSizeParams(type="pad", resize=True)  # as studies differ
     page = str(chart.to_html(inline=True, embed_options={"actions": False}))

@@ -24,8 +24,7 @@ def address(tmp_path_factory):
     for name in ("record/example", "results"):
         shutil.copytree(PAPERS / "example" / name, paper / name)
     analysis = paper / "record/example/03_analysis.ipynb"
-    long = analysis.read_text("utf-8").replace("Analysis", 99 * "Analysis", 1)
-    analysis.write_text(long, "utf-8")
+    analysis.write_text(analysis.read_text("utf-8").replace("Analysis", 99 * "long", 1), "utf-8")
     build_site(paper, ["example"])
     return (paper / "site").as_uri()
 
