@@ -235,9 +235,9 @@ def chart_html(studies: list[Json]) -> str:
         .properties(width="container", height=300)
         .add_params(study, measure)
     )
-    if table["setting"].nunique() > 1:
+    if len(settings := list(table["setting"].unique())) > 1:
         chart = chart.properties(width=310)
-        chart = chart.facet(alt.Facet("setting:N", title=None, sort=None), columns=3)
+        chart = chart.facet(alt.Facet("setting:N", title=None, sort=settings), columns=3)
         chart.autosize = alt.AutoSizeParams(type="pad", resize=True)  # as studies differ
     page = str(chart.to_html(inline=True, embed_options={"actions": False}))
     return page[page.index("<style>") : page.rindex("</body>")].replace("</head>\n<body>", "", 1)
