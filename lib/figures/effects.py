@@ -67,7 +67,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
         ax.plot(seeds["mean"], y, look.marker, markersize=4, color=look.colour, label=look.label)
     ax.axvline(0, color="0.6", linewidth=0.8)
     ax.set_yticks(range(len(labels)), labels)
-    ax.invert_yaxis()
+    ax.yaxis.set_inverted(True)  # panels of a row share it
     ax.set_xlabel("above chance (1 = all right)")
     return ax
 

@@ -21,7 +21,7 @@ from lib.config.metrics import measures_in
 from lib.config.preregistration import load_plan
 from lib.config.study import Study
 from lib.figures import effects, training
-from lib.figures.style import facets
+from lib.figures.style import facets, in_order
 from lib.results import RunResult
 from lib.stats import runs as of_runs
 from lib.stats.tables import ENDS, REFERENCES
@@ -218,14 +218,9 @@ class StudyFigures:
         self, says: str | None, name: str, rows: Rows, height: float = 1.6, by: str = "setting"
     ) -> StudyFigure:
         """Lay out a figure with a row per table and a column per value of `by`. Of many columns,
-        those shown are evenly spread from the first to the last, and the words say so. Levels that
-        are numbers are ordered, whatever the baseline is."""
-        levels: Any = {arm.variant: [*arm.levels.values(), ""][0] for arm in self.study.arms()}
-        baseline, *others = levels
-        if ordered := {type(levels[name]) for name in others} <= {int, float}:
-            others.sort(key=levels.get)
-        dtype = {"variant": pd.CategoricalDtype([baseline, *others], ordered)}
-        tables = {row: table.astype(dtype) for row, (table, _) in rows.items()}
+        those shown are evenly spread from the first to the last, and the words say so."""
+        levels = {arm.variant: [*arm.levels.values(), ""][0] for arm in self.study.arms()}
+        tables = {row: in_order(table, levels) for row, (table, _) in rows.items()}
         settings = list(dict.fromkeys(next(iter(tables.values()))[by]))
         places = np.linspace(0, len(settings) - 1, min(4, len(settings)))
         columns = [settings[i] for i in places.round().astype(int)]

@@ -99,6 +99,15 @@ def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
     return {name: look for name, look in every.items() if name in present}
 
 
+def in_order(table: pd.DataFrame, levels: Any) -> pd.DataFrame:
+    """Order the variants of a table as `levels`, from variant to level of the first factor: the
+    baseline, which is first, then the others; numbers from the lowest to the highest."""
+    baseline, *others = levels
+    if ordered := {type(levels[name]) for name in others} <= {int, float}:
+        others.sort(key=levels.get)
+    return table.astype({"variant": pd.CategoricalDtype([baseline, *others], ordered)})
+
+
 def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
     """Give the look of every variant of a table, in order, with its rows."""
     for name, look in table_looks(table).items():

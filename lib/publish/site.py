@@ -7,11 +7,12 @@ is kept while that is the same.
 
 import html
 import json
+import re
 import sys
 import time
 from contextlib import suppress
 from functools import cache
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,9 +31,9 @@ from rich.progress import track
 
 from lib.config.io import RUNS, TEMPLATES, read_json, relative, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
-from lib.config.study import SCRATCH, Study, load_study
+from lib.config.study import SCRATCH, Arm, Study, load_study
 from lib.config.yaml import Json, UserError
-from lib.figures.style import looks
+from lib.figures.style import in_order, table_looks
 from lib.figures.training import thinned
 from lib.record.archive import Record, Run, papers_named, recorded_studies
 from lib.results import STEP_FILE, Folder, raw_file, read_raw_file, status_of
@@ -46,11 +47,6 @@ RECENT = 60.0
 """Seconds: a run that made a step within them is running."""
 FOCUS = {"tabindex": "0"}
 """Of what scrolls sideways: keys may scroll it."""
-
-
-Shown = Json
-"""What the pages show of a study: name, rows of the table, notebooks (pages of the whole study),
-verdict, curves, and the trouble with reading it."""
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
@@ -67,6 +63,7 @@ _sanitise = nh3.Cleaner(
     set_tag_attribute_values={"pre": FOCUS, "table": FOCUS, "img": {"alt": "output of this cell"}},
 ).clean
 """Remove from a fragment of HTML whatever could execute or load something."""
+_EMPTY_HEAD = re.compile(r"<th([^>]*)>(?:\s|&nbsp;)*</th>")  # as pandas leaves over an index
 _highlight = cache(Highlight2HTML(pygments_lexer="ipython3"))  # runs have the same cells
 _exporter = HTMLExporter(template_name="basic", sanitize_html=True, default_preprocessors=[])
 _exporter.exclude_anchor_links = True
@@ -79,10 +76,10 @@ def notebook_html(path: Path) -> str:
     try:
         notebook = nbformat.read(path, as_version=4)
         # HTMLExporter's own method parses the page once more, which takes half of the time.
-        return _sanitise(TemplateExporter.from_notebook_node(_exporter, notebook)[0])
+        page = TemplateExporter.from_notebook_node(_exporter, notebook)[0]
+        return _sanitise(_EMPTY_HEAD.sub(r"<td\1></td>", page))
     except Exception as error:
-        why = html.escape(f"{type(error).__name__}: {error}"[:300])
-        return f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
+        return f"<p>This file cannot be shown as a notebook: {html.escape(repr(error)[:300])}</p>"
 
 
 def _write(site: Path, page: str, template: str, **content: Any) -> None:
@@ -90,21 +87,26 @@ def _write(site: Path, page: str, template: str, **content: Any) -> None:
     write_text(site / page, _templates.get_template(template).render(content))
 
 
-def write_notebook(site: Path, page: str, path: Path) -> None:
-    """Write the page of a notebook, unless it is there already."""
-    mark = sha256(path)
-    if not (site / page).is_file() or mark not in (site / page).read_text("utf-8")[:1000]:
+def write_notebook(site: Path, page: str, path: Path) -> str:
+    """Write the page of a notebook, unless it is there already, and return its name; "" where there
+    is no notebook."""
+    if not path.is_file():
+        return ""
+    mark, made = sha256(path), site / page
+    if not made.is_file() or mark not in made.read_text("utf-8")[:1000]:
         body, status = notebook_html(path), status_of(path)
         _write(site, page, "notebook.html.j2", mark=mark, status=status, body=body)
+    return page
 
 
-def progress_of(folder: Path, steps: int | str) -> str:
+def progress_of(folder: Path, arm: Arm | None) -> str:
     """Say how far a run is that has no result; "again" where it had one."""
     notebook, made = status_of(folder / "02_train.ipynb"), folder / STEP_FILE
     if notebook["status"] == "failed":
         return f"failed: {notebook['reason']}"
     if not made.is_file():
         return "begun" if folder.is_dir() else "not begun"
+    steps = arm.config.training.iterations if arm else "?"
     step, age = made.read_text("utf-8"), time.time() - made.stat().st_mtime
     word = "running" if age < RECENT else "trained" if step == str(steps) else "stopped"
     again = " again" if raw_file(folder, "trace").is_file() else ""
@@ -115,59 +117,62 @@ def runs_of(design: Study | None, folder: Path, root: Folder) -> dict[str, Run]:
     """Return the runs of a study by their place in its folder, with their result or how far they
     are: as the study orders them, baseline first, and then those that it does not ask for."""
     asked = product(design.arms(), design.seeds) if design else ()
-    steps = {f"{arm.id}/seed-{seed}": arm.config.training.iterations for arm, seed in asked}
+    arms = {f"{arm.id}/seed-{seed}": arm for arm, seed in asked}
     found = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/seed-*"))
     runs: dict[str, Run] = {}
-    for place in dict.fromkeys([*steps, *found]):
+    for place in dict.fromkeys([*arms, *found]):
         if (file := root / place / "result.json").is_file():
             runs[place] = json.loads(file.read_bytes())
-        else:
-            arm, _, seed = place.partition("/seed-")
-            runs[place] = {"arm": arm, "seed": seed, "levels": {}, "measures": {}}
-            runs[place]["status"] = progress_of(folder / place, steps.get(place, "?"))
+            continue
+        name, _, seed = place.partition("/seed-")
+        runs[place] = {"arm": name, "seed": seed, "variant": name, "levels": {}, "measures": {}}
+        if arm := arms.get(place):
+            runs[place] |= {"variant": arm.variant, "levels": arm.levels}
+        runs[place]["status"] = progress_of(folder / place, arm)
     return runs
 
 
 def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     """Write a run as a row of the table; its arm leads to its page, if there is one."""
-    arm, status = html.escape(run["arm"]), html.escape(run["status"])
-    link = f'<a href="{quote(page)}">{arm}</a>' if page else arm
-    row = {"study": study, "arm": link, "seed": str(run["seed"]), "status": status}
-    for name in dict.fromkeys((*MAIN, *measures_in("headline"))):
-        row[MEASURES[name].title] = run["measures"].get(name)
+    arm = html.escape(run["arm"])
+    row = {"study": study, "arm": f'<a href="{quote(page)}">{arm}</a>' if page else arm}
+    row |= {"seed": str(run["seed"]), "status": html.escape(run["status"])}
     for factor, level in run["levels"].items():
         row[factor.rpartition(".")[2]] = "none" if level is None else level
+    for name in (*MAIN, *measures_in("headline")):
+        row[MEASURES[name].title] = run["measures"].get(name)
     return row
 
 
 def curves_of(runs: dict[str, Run], root: Folder) -> pd.DataFrame:
     """Return mean, lowest and highest seed of whatever training wrote down, at up to 200 steps, by
     variant and setting."""
-    curves = []
-    for name in ("trace", "curve"):
-        tables = {
-            (run["variant"], run["setting"], place): read_raw_file(root / place, name)
-            for place, run in runs.items()
-            if "variant" in run  # it has ended
-        }
-        if tables:
-            table = pd.concat(tables, names=["variant", "setting", "run"])
-            steps = thinned(table.pop("step"))
-            ends = table.groupby(["variant", "setting", steps], sort=False).agg(ENDS)
-            curves.append(ends.set_axis(ends.columns.map(" ".join), axis="columns"))
-    return pd.concat(curves).reset_index() if curves else pd.DataFrame()
+    tables = {
+        (run["variant"], run["setting"], place, name): read_raw_file(root / place, name)
+        for (place, run), name in product(runs.items(), ("trace", "curve"))
+        if "steps" in run  # it has ended
+    }
+    if not tables:
+        return pd.DataFrame()
+    table = pd.concat(tables, names=["variant", "setting", "run", "table"])
+    steps = thinned(table.pop("step"))
+    ends = table.groupby(["variant", "setting", steps], sort=False).agg(ENDS)
+    ends.columns = ends.columns.map(" ".join)
+    levels = {run["variant"]: [*run["levels"].values(), ""][0] for run in runs.values()}
+    return in_order(ends.reset_index(), levels)
 
 
-def read_study(site: Path, paper: Path | None, name: str) -> Shown:
-    """Read a study from a paper's record, or else from `runs/`, and write its notebooks' pages."""
-    shown: Shown = {"name": name, "rows": [], "notebooks": [], "verdict": {}, "curves": ()}
-    shown["trouble"] = ""
+def read_study(site: Path, paper: Path | None, name: str) -> Json:
+    """Read what the pages show of a study from a paper's record, or else from `runs/`, and write
+    its notebooks' pages: rows of the table, pages of the whole study, verdict, curves, and the
+    trouble with reading it."""
+    shown: Json = {"name": name, "rows": [], "notebooks": [], "curves": (), "trouble": ""}
     try:
-        record, design = Record(name, paper), None
+        design, verdict = None, RUNS / name / "verdict.json"
         place = folder = RUNS / name
         root: Folder = folder
-        verdict = folder / "verdict.json"
         if paper:
+            record = Record(name, paper)
             place, folder, root = record.place, record.folder, record.raw_zip
             verdict, design = record.verdict_file, record.parameters
         with suppress(UserError):  # its parameters may be gone, or be others now
@@ -176,45 +181,43 @@ def read_study(site: Path, paper: Path | None, name: str) -> Shown:
         runs = runs_of(design, folder, root)
         shown["curves"] = curves_of(runs, root)
         for path in sorted({*place.glob("*.ipynb"), *folder.glob("*.ipynb")}):
-            shown["notebooks"].append(f"{name}/{path.stem}.html")
-            write_notebook(site, shown["notebooks"][-1], path)
+            shown["notebooks"].append(write_notebook(site, f"{name}/{path.stem}.html", path))
         for run, result in runs.items():
-            page, path = "", folder / run / "02_train.ipynb"
-            if path.is_file():
-                page = f"{name}/{run}.html"
-                write_notebook(site, page, path)
+            page = write_notebook(site, f"{name}/{run}.html", folder / run / "02_train.ipynb")
             shown["rows"].append(row_of(name, result, page))
     except Exception as error:  # a file can be broken in any way, and the other studies are fine
-        shown["trouble"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        shown["trouble"] = repr(error)[:300]
     return shown
 
 
-def chart_html(studies: list[Shown]) -> str:
+def chart_html(studies: list[Json]) -> str:
     """Draw the curves of one study at a time, chosen as the measure is; the legend picks variants.
     A line is the mean over seeds, a band reaches from the lowest to the highest."""
-    found = {study["name"]: looks(study["curves"]["variant"].unique()) for study in studies}
-    keys = {study: [f"{study}: {variant}" for variant in of] for study, of in found.items()}
-    every = [*chain(*keys.values())]
-    drawn = [look for of in found.values() for look in of.values()]
     table = pd.concat([study["curves"].assign(study=study["name"]) for study in studies])
-    measures = [name.removesuffix(" mean") for name in table if name.endswith(" mean")]
-    choice = alt.binding_select(options=[*keys], name="Study ")
-    study = alt.param("study", bind=choice, value=studies[0]["name"])
+    measures = list(table.filter(like=" mean").columns.str.removesuffix(" mean"))
+    keys: Json = {}
+    every: Json = {}
+    for of in studies:
+        drawn = table_looks(of["curves"])
+        found = {f"{of['name']}: {variant}": look for variant, look in drawn.items()}
+        keys[of["name"]], every = list(found), every | found
+    choice = alt.binding_select(options=list(keys), name="Study ")
+    study = alt.param("study", bind=choice, value=next(iter(keys)))
     choice = alt.binding_select(options=measures, name="Measure ")
     measure = alt.param("measure", bind=choice, value="dev_loss")
     picked = alt.selection_point("picked", fields=["key"], bind="legend")
     legend = alt.Legend(
         orient="top",
-        columns=3,
+        columns=2,
         symbolType="stroke",
         symbolSize=600,
         values=alt.ExprRef(f"({json.dumps(keys)})[study]"),  # of the study that is chosen
         labelExpr="slice(datum.label, length(study) + 2)",
     )
-    colours = alt.Scale(domain=every, range=[look.colour for look in drawn])
-    dashes = alt.Scale(domain=every, range=[look.dashes or (1, 0) for look in drawn])
+    colours = alt.Scale(domain=list(every), range=[one.colour for one in every.values()])
+    dashes = alt.Scale(domain=list(every), range=[one.dashes or (1, 0) for one in every.values()])
     base = alt.Chart().encode(
-        alt.X("step:Q"),
+        alt.X("step:Q", axis=alt.Axis(tickMinStep=1)),
         alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
         alt.Color("key:N", scale=colours, legend=legend, title=None),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.05)),
@@ -222,47 +225,43 @@ def chart_html(studies: list[Shown]) -> str:
     dash = alt.StrokeDash("key:N", scale=dashes, legend=legend, title=None)
     lines = base.mark_line().encode(dash).add_params(picked)
     bands = base.mark_area(fillOpacity=0.15).encode(y="min:Q", y2="max:Q")
-    csv = alt.CsvDataFormat(type="csv")
-    data = alt.InlineData(table.to_csv(index=False, float_format="%.4g"), format=csv)
+    data = alt.InlineData(table.to_csv(index=False, float_format="%.4g"), format={"type": "csv"})
     ends = {end: f"toNumber(datum[measure + ' {end}'])" for end in ENDS}
     chart = (
         alt.layer(lines, bands, data=data)  # the legend is bound to the first
         .transform_filter("datum.study == study")
         .transform_calculate(key="datum.study + ': ' + datum.variant", **ends)
         .transform_filter("isValid(datum.mean)")
-        .properties(width=310, height=250)
-        .facet(alt.Facet("setting:N", title=None, sort=[*table["setting"].unique()]), columns=3)
+        .properties(width="container", height=300)
         .add_params(study, measure)
-        .properties(autosize=alt.AutoSizeParams(type="pad", resize=True))  # as studies differ
     )
+    if len(settings := list(table["setting"].unique())) > 1:
+        chart = chart.properties(width=310)
+        chart = chart.facet(alt.Facet("setting:N", title=None, sort=settings), columns=3)
+        chart.autosize = alt.AutoSizeParams(type="pad", resize=True)  # as studies differ
     page = str(chart.to_html(inline=True, embed_options={"actions": False}))
     return page[page.index("<style>") : page.rindex("</body>")].replace("</head>\n<body>", "", 1)
 
 
-def table_html(studies: list[Shown]) -> str:
+def table_html(studies: list[Json]) -> str:
     """Write the table of all runs, to be sorted, filtered and searched."""
-    table = pd.DataFrame([row for study in studies for row in study["rows"]]).round(4)
-    table = table.dropna(axis="columns", how="all")
+    table = pd.DataFrame([row for study in studies for row in study["rows"]])
     page = to_html_datatable(
-        table.where(table.notna(), ""),
-        table_id="runs",
+        table.round(4).dropna(axis="columns", how="all").fillna(""),
         connected=False,
         allow_html=True,
         column_filters="header",
         scrollX=True,
         autoWidth=False,
-        showIndex=False,
         maxBytes=0,
     )
     return generate_init_offline_itables_html(options.dt_bundle) + page
 
 
-def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[Shown]:
+def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[Json]:
     """Bring a site up to date, of studies of a paper's record or of `runs/`, and say where it is.
     With `refresh` its first page loads itself again after as many seconds."""
-    site, title = RUNS / "_site", "Your runs"
-    if paper:
-        site, title = paper / "site", paper.name
+    site, title = (paper / "site", paper.name) if paper else (RUNS / "_site", "Your runs")
     shown = track(names, title, disable=not sys.stdout.isatty(), transient=True)
     studies = [read_study(site, paper, name) for name in shown]
     drawn = [study for study in studies if len(study["curves"])]
@@ -276,11 +275,6 @@ def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[S
     return studies
 
 
-def own_studies() -> list[str]:
-    """List what has runs in `runs/`, scratch runs among it."""
-    return sorted({path.parents[1].name for path in RUNS.glob("*/*/seed-*")})
-
-
 def main(names: list[str], watched: str | None = None) -> None:
     """Build the site of one's own runs; of the papers named, or of all where nothing has run; or
     that of a study in `runs/`, and of scratch runs, over and over, until Ctrl-C.
@@ -290,8 +284,9 @@ def main(names: list[str], watched: str | None = None) -> None:
     while watched:
         build_site(None, [load_study(watched).name, SCRATCH], SECONDS)
         time.sleep(SECONDS)
-    if not names and (own := own_studies()):
-        build_site(None, own)
+    own = {path.parents[1].name for path in RUNS.glob("*/*/seed-*")}
+    if own and not names:
+        build_site(None, sorted(own))
         return
     studies = []
     for paper in papers_named(names):

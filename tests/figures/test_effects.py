@@ -103,7 +103,9 @@ def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax):
         {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
         for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))
     ]
-    task_accuracies(pd.DataFrame(rows), ax)
+    for panel in (ax, ax.figure.add_subplot(sharey=ax)):  # as in a row of settings
+        task_accuracies(pd.DataFrame(rows), panel)
+    assert ax.yaxis_inverted()
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
     np.testing.assert_allclose(drawn(ax, "none").get_xdata(), [0.1, 0.3])
     np.testing.assert_allclose(ax.collections[0].get_segments()[1][:, 0], [0.2, 0.4])
