@@ -9,7 +9,6 @@ loss by length of context, `items` a row per question of the suite. Where stock 
 """
 
 import math
-import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -235,11 +234,7 @@ MAX_WINDOWS = 128
 files."""
 
 
-Folder = Path | zipfile.Path
-"""A run's folder, on disk or in an archive."""
-
-
-def raw_file(folder: Folder, name: str) -> Folder:
+def raw_file(folder: Path, name: str) -> Path:
     """Return where a run's folder keeps one of its raw files."""
     return folder / f"{name}.parquet"
 
@@ -259,7 +254,7 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     return path
 
 
-def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
+def read_raw_file(folder: Path, name: str) -> pd.DataFrame:
     """Read one raw file of a run, in a third of the time that `pandas.read_parquet` takes."""
     content = pa.BufferReader(raw_file(folder, name).read_bytes())
     table = pq.ParquetFile(content).read(use_threads=False)  # it is small
@@ -267,7 +262,7 @@ def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
     return frame
 
 
-def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
+def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
     """Read the raw files of a run."""
     names = (*RAW, STOCK) if raw_file(folder, STOCK).is_file() else RAW
     return {name: read_raw_file(folder, name) for name in names}

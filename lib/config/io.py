@@ -10,7 +10,6 @@ import math
 import os
 import secrets
 import shutil
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -197,6 +196,6 @@ def nan_to_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def sha256(path: Path | zipfile.Path) -> str:
+def sha256(path: Path) -> str:
     """Hash a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

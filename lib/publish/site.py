@@ -36,7 +36,7 @@ from lib.config.yaml import Json, UserError
 from lib.figures.style import in_order, table_looks
 from lib.figures.training import thinned
 from lib.record.archive import Record, Run, papers_named, recorded_studies
-from lib.results import STEP_FILE, Folder, raw_file, read_raw_file, status_of
+from lib.results import STEP_FILE, raw_file, read_raw_file, status_of
 
 PAGES = TEMPLATES / "site"
 _templates = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
@@ -113,7 +113,7 @@ def progress_of(folder: Path, arm: Arm | None) -> str:
     return f"{word}{again}, step {step} of {steps}"
 
 
-def runs_of(design: Study | None, folder: Path, root: Folder) -> dict[str, Run]:
+def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
     """Return the runs of a study by their place in its folder, with their result or how far they
     are: as the study orders them, baseline first, and then those that it does not ask for."""
     asked = product(design.arms(), design.seeds) if design else ()
@@ -144,7 +144,7 @@ def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     return row
 
 
-def curves_of(runs: dict[str, Run], root: Folder) -> pd.DataFrame:
+def curves_of(runs: dict[str, Run], root: Path) -> pd.DataFrame:
     """Return mean, lowest and highest seed of whatever training wrote down, at up to 200 steps, by
     variant and setting."""
     tables = {
@@ -170,10 +170,10 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
     try:
         design, verdict = None, RUNS / name / "verdict.json"
         place = folder = RUNS / name
-        root: Folder = folder
+        root = folder
         if paper:
             record = Record(name, paper)
-            place, folder, root = record.place, record.folder, record.raw_zip
+            place, folder, root = record.place, record.folder, record.raw
             verdict, design = record.verdict_file, record.parameters
         with suppress(UserError):  # its parameters may be gone, or be others now
             design = design or load_study(name)

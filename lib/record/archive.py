@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, cached_property
+from io import BytesIO
 from itertools import product
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -28,12 +29,12 @@ from lib.config import io
 from lib.config.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
-from lib.results import Folder, status_of
+from lib.results import status_of
 from lib.stats.runs import collect, read_parquet
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
-MANIFEST, RAW_ZIP = "MANIFEST.sha256", "raw.zip"
+MANIFEST, RAW_ZIP, INNER = "MANIFEST.sha256", "raw.zip", "record.zip"
 SHARED = ("01_data", "03_analysis", "04_figures")
 """Notebooks that are executed once per study."""
 MAX_BYTES = 20 * 10**9
@@ -82,13 +83,14 @@ class Record:
         """Return where the notebook of a run is kept."""
         return self.folder / arm / f"seed-{seed}" / "02_train.ipynb"
 
-    @cached_property
-    def raw_zip(self) -> zipfile.Path:
-        return zipfile.Path(self.folder / RAW_ZIP)
+    @property
+    def raw(self) -> Path:
+        """Where results and raw tables are read."""
+        return _unpacked(self.folder / RAW_ZIP)
 
-    def raw_folder(self, arm: str, seed: int) -> Folder:
-        """Return where result and raw tables of a run are kept."""
-        return self.raw_zip / f"{arm}/seed-{seed}/"
+    def raw_folder(self, arm: str, seed: int) -> Path:
+        """Return where result and raw tables of a run are read."""
+        return self.raw / arm / f"seed-{seed}"
 
     def joined(self, name: str) -> pd.DataFrame:
         """Join one of the raw tables (see `lib.results`) of all runs, with arm, variant, setting
@@ -126,12 +128,12 @@ class Record:
 
 @cache
 def _unpacked(file: Path) -> Path:
-    """Unpack an older record, which nothing changes, for as long as this process lives, which may
+    """Unpack a zip of a record, which nothing changes, for as long as this process lives, which may
     be one of a pool: those know no `atexit`."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
     Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
     unpack(file, folder)
-    if (inner := folder / "record.zip").is_file():  # a zip in a zip, compressed as a whole
+    if (inner := folder / INNER).is_file():  # a zip in a zip, compressed as a whole
         unpack(inner, folder)
         inner.unlink()
     return folder
@@ -214,12 +216,14 @@ def is_replaceable(study: str) -> bool:
 
 
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:
-    """Write files of the folder `source` to a zip, without times: the same files give the same
-    bytes."""
-    with zipfile.ZipFile(target, "w") as packed:
+    """Write files of the folder `source` to a zip in a zip, without times: it is compressed as a
+    whole, for runs have much in common. The same files give the same bytes."""
+    inner = BytesIO()
+    with zipfile.ZipFile(inner, "w") as packed:
         for path in sorted(files):
-            member = zipfile.ZipInfo(path.relative_to(source).as_posix())
-            packed.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED)
+            packed.writestr(zipfile.ZipInfo(path.relative_to(source).as_posix()), path.read_bytes())
+    with zipfile.ZipFile(target, "w") as packed:
+        packed.writestr(zipfile.ZipInfo(INNER), inner.getvalue(), zipfile.ZIP_LZMA)
 
 
 def paper_of(study: str) -> Path:

@@ -23,7 +23,7 @@ from lib.config.schema import RunConfig, recorded_config
 from lib.config.study import load_study
 from lib.config.yaml import Json, UserError, read_yaml
 from lib.record.archive import MANIFEST, Record, Run
-from lib.results import Folder, RunResult, attested, measures_of, read_raw
+from lib.results import RunResult, attested, measures_of, read_raw
 from lib.stats.runs import check, study_results, tidy
 from lib.stats.verdict import analyse
 
@@ -151,7 +151,7 @@ def wrong_measures(record: Record, report: Report) -> Iterator[str]:
         yield from verify_run(run, record.raw_folder(*name), record.run_notebook(*name), report)
 
 
-def verify_run(run: Run, folder: Folder, notebook: Path, report: Report) -> Iterator[str]:
+def verify_run(run: Run, folder: Path, notebook: Path, report: Report) -> Iterator[str]:
     """Yield raw tables that a run's result was not written with, what its notebook prints otherwise
     than the result, and measures that do not follow from the raw tables."""
     for name, stated in run["files"].items():

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, product
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from lib.config.preregistration import load_plan, require_stamps
 from lib.config.schema import CODE, OF_WEIGHTS, ModelConfig, recorded_config, vocabulary
 from lib.config.study import Study, arm_id, levels_of
 from lib.config.yaml import UserError
-from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
+from lib.results import RAW, RunResult, raw_file, read_raw_file
 
 
 class ResultError(UserError):
@@ -246,7 +247,7 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
 
 
 def read_parquet(
-    study: Study, name: str, folder_of: Callable[[str, int], Folder] | None = None
+    study: Study, name: str, folder_of: Callable[[str, int], Path] | None = None
 ) -> pd.DataFrame:
     """Join one of the raw files (see `lib.results`) of all runs, with arm, variant, setting and
     seed; empty where no run has answers to stock tasks. The folder of an arm and seed is that in

@@ -93,7 +93,7 @@ def estimate(differences: pd.Series) -> dict:
 # %%
 columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
 curves = record("confirmatory-2").joined("curve").merge(runs_of("confirmatory-2")[columns])
-with facets("opening", FIGURES, ["loss", "difference"], [""], height=2.1) as axes:
+with facets("opening", FIGURES, ["loss", "difference"], [""], height=1.9) as axes:
     trend(curves, "dev_loss", axes["loss", ""])
     reference_lines(curves, axes["loss", ""])
     difference(curves, "dev_loss", axes["difference", ""])
@@ -143,6 +143,95 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
     ax.set_ylabel("Δ validation loss (nats)")
 
 # %% [markdown]
+# ## Tied or untied
+# `tying-tuning`: LayerNorm less no layer at each rate, with a tied and with an untied head, and the
+# former less the latter; then each arm at its own best rate, under this schedule and, from
+# `trained-2-tuning`, under one that does not decay, by the dev loss that chose. `tying`: LayerNorm
+# less the arm that is its multiplier, with either head, and how far an embedding turns in a step as
+# a share of the baseline's. Look for arms that turn alike and differ in loss, and the reverse.
+
+# %%
+HEADS = {True: "tied", False: "untied"}
+tuned = runs_of("tying-tuning")
+by_rate = tuned.pivot(index="seed", columns=["variant", "model.tied", RATE], values="loss")
+rows = []
+for rate in sorted(tuned[RATE].unique()):
+    costs = {
+        head: by_rate["layernorm", is_tied, rate] - by_rate["none", is_tied, rate]
+        for is_tied, head in HEADS.items()
+        if ("layernorm", is_tied, rate) in by_rate
+    }
+    rows += [{"of": f"{head},{rate:g}", "rate": rate} | estimate(costs[head]) for head in costs]
+    if len(costs) == 2:
+        rows.append({"of": f"interaction,{rate:g}"} | estimate(costs["tied"] - costs["untied"]))
+keep("heads", rows, "of")
+
+# %%
+stays = runs_of("trained-2-tuning").assign(schedule="constant")
+decays = tuned[tuned["model.tied"]].assign(schedule="decay")
+chosen = pd.concat([stays, decays]).assign(dev_loss=lambda runs: np.log(runs["perplexity_dev"]))
+dev = chosen.groupby(["variant", "schedule", RATE])["dev_loss"].mean().reset_index()
+best = dev.loc[dev.groupby(["variant", "schedule"])["dev_loss"].idxmin()]
+keep("recipes", best.assign(of=best["variant"] + "," + best["schedule"]), "of")
+
+# %%
+heads = runs_of("tying")
+rows = []
+for arm, baseline in [
+    ("layernorm,tied=true", "scale"),
+    ("layernorm,tied=false", "both"),
+    ("both", "speed"),
+]:
+    rows.append(
+        {"of": f"{arm} - {baseline}"} | estimate(seed_differences(heads, "loss", arm, baseline))
+    )
+keep("multiplied", rows, "of")
+
+costs = {
+    measure: seed_differences(heads, measure, "layernorm,tied=true", "none,tied=true")
+    - seed_differences(heads, measure, "layernorm,tied=false", "none,tied=false")
+    for measure in ("loss", "loss_test")
+}
+rest = [estimate(costs["loss"].drop(seed)) for seed in costs["loss"].index]
+least = min(each["t_low"] for each in rest)
+found["by_head"] = {of: estimate(each) for of, each in costs.items()} | {"least": least}
+display(found["by_head"])
+
+turns = heads.pivot(index="seed", columns="arm", values="embedding_angle")
+rows = []
+for arm, baseline in heads.drop_duplicates("arm")[["arm", "baseline"]].itertuples(index=False):
+    if arm != baseline:
+        row = {"arm": arm, "tied": baseline.endswith("true"), "turn": turns[arm].mean()}
+        row |= estimate(seed_differences(heads, "loss", arm, baseline))
+        rows.append(row | {"share": (turns[arm] / turns[baseline]).mean()})
+keep("turns", rows, "arm")
+
+# %%
+with facets("heads", FIGURES, ["rates", "turns"], [""], height=1.9) as axes:
+    left, right = axes["rates", ""], axes["turns", ""]
+    look = variant("layernorm")
+    for is_tied, head in HEADS.items():
+        part = pd.DataFrame(found["heads"].values()).query("of.str.startswith(@head + ',')")
+        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
+        x = part["rate"] * (0.97 if is_tied else 1.03)
+        left.errorbar(x, part["mean_delta"], error, label=f"{head} head", linewidth=1, capsize=2,
+                      markersize=4.5, **mark(look, is_tied))  # fmt: skip
+    beside = {"scale": (6, -8), "both": (-24, -9), "speed": (6, -9)}  # points
+    for arm, row in found["turns"].items():
+        error = [[row["mean_delta"] - row["t_low"]], [row["t_high"] - row["mean_delta"]]]
+        at, name = (1000 * row["turn"], row["mean_delta"]), arm.partition(",")[0]
+        right.errorbar(*at, error, capsize=2, markersize=4.5, **mark(look, row["tied"]))
+        where = {"xytext": beside.get(name, (6, 4)), "textcoords": "offset points"}
+        right.annotate(variant(name).label, at, fontsize=7, **where)
+    for ax in (left, right):
+        ax.axhline(0, color="0.5", linewidth=0.8)
+    left.set_xscale("log")
+    left.set_xlabel("learning rate")
+    right.set_xlim(0, 5.6)
+    left.set_ylabel("Δ validation loss (nats)")
+    right.set_xlabel("turn of an embedding in a step (mrad)")
+
+# %% [markdown]
 # ## A delay or a level
 # What `when` shows: the loss, and its difference from no layer, against the number of steps, each
 # the end of its own decay. Grey is the margin of the plan, dashed the loss at which it calls a
@@ -156,7 +245,7 @@ budgets = record("when").parameters.factors[STEPS]
 pairs = when.query("arm != baseline").drop_duplicates("arm")
 pairs = pairs[["arm", "baseline", "variant", STEPS]].reset_index(drop=True)
 by_steps = paired_rows(pairs, when, "loss").assign(n_dropped=0)
-with facets("when", FIGURES, ["loss", "differences"], [""], height=2.1) as axes:
+with facets("when", FIGURES, ["loss", "differences"], [""], height=1.9) as axes:
     left, right = axes["loss", ""], axes["differences", ""]
     interaction(when[when["variant"] != "scale"], "loss", STEPS, budgets, left)
     reference_lines(when[["bigram_loss"]].assign(step=0, dev_loss=when["loss"]), left)
@@ -182,11 +271,8 @@ found["fall"]
 
 # %% [markdown]
 # ## Seeds that differ
-# Differences of studies that share no seeds: mean and Welch's interval. First the loss of no layer
-# and of LayerNorm in `trained`, whose rate stays, less that in `when`, whose rate decays: the same
-# model, peak rate and number of steps. Then the loss of each arm of `turn` with the layer, less
-# that of `tuned` without. Last what the layer costs in `when` after 2,400 steps, less what it costs
-# in `trained`.
+# Differences of studies that share no seeds: mean and Welch's interval. The loss of each arm of
+# `turn` with the layer, less that of `tuned` without.
 
 
 # %%
@@ -201,24 +287,12 @@ def losses(study: str, arm: str) -> pd.Series:
 
 
 keep(
-    "decay",
-    [
-        {"arm": arm} | unpaired(losses("trained", arm), losses("when", f"{arm},iterations=2400"))
-        for arm in ("none", "layernorm")
-    ],
-    "arm",
-)
-keep(
     "schedule",
     [
         {"arm": arm} | unpaired(losses("turn", arm), losses("tuned", "none"))
         for arm in ("layernorm,gradient_clip=none", "layernorm,gradient_clip=1")
     ],
 )
-
-paid = seed_differences(runs_of("trained"), "loss", "layernorm", "none")
-found["costs_apart"] = unpaired(last, paid)
-found["costs_apart"]
 
 # %% [markdown]
 # ## Start and speed
@@ -439,6 +513,10 @@ leaned_on = [
     ("trained", "layernorm", "scale"),
     ("turn", "layernorm,gradient_clip=none", "none,gradient_clip=none"),
     ("turn", "layernorm,gradient_clip=1", "none,gradient_clip=1"),
+    ("tying", "layernorm,tied=true", "none,tied=true"),
+    ("tying", "layernorm,tied=false", "none,tied=false"),
+    ("tying", "scale", "none,tied=true"),
+    ("tying", "speed", "none,tied=false"),
     ("start-or-speed", "begin", "none"),
     ("start-or-speed", "both", "begin"),
     ("where", "layernorm,rotary", "none,rotary"),
