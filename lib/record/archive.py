@@ -133,7 +133,8 @@ def _unpacked(file: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="record-"))
     Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
     unpack(file, folder)
-    if (inner := folder / INNER).is_file():  # a zip in a zip, compressed as a whole
+    inner = folder / INNER
+    if inner.is_file():  # a zip in a zip, compressed as a whole
         unpack(inner, folder)
         inner.unlink()
     return folder

@@ -124,7 +124,7 @@ pairs = rms[["rms", "arm"]].merge(scale[["rms", "arm"]].rename(columns={"arm": "
 keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"), "rms")
 
 # %%
-with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
+with facets("dose", FIGURES, ["dose"], [""], height=2.1) as axes:
     ax = axes["dose", ""]
     ax.axhline(0, color="0.5", linewidth=0.8)
     for (layer, multiplied), part in dose.groupby(["layer", "multiplied"], sort=False):
@@ -394,7 +394,7 @@ keep("sensitivity", rows, "model")
 keep("shared", [{"model": name} | estimate(each) for name, each in shared.items()], "model")
 
 # %%
-with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=2.0) as axes:
+with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=1.8) as axes:
     for name, steps in (("8 × 128", 600), ("4 × 192", 2400)):
         runs, ax = grids[f"{name}, {steps} steps"], axes[name, ""]
         runs = runs[runs["variant"] != "scale"]

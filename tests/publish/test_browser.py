@@ -60,8 +60,7 @@ def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(page, a
     arm.press_sequentially("warmup")
     expect(rows).to_have_count(4)
     measured = [run["measures"]["perplexity"] for run in Record("example").runs]
-    arm.press("Control+A")
-    arm.press("Delete")
+    arm.clear()
     expect(rows).to_have_count(8)
     head = page.locator("th", has=page.get_by_placeholder("validation perplexity"))
     head.first.get_by_role("button").click()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lib.config.io import read_json, sha256, write_json
-from lib.record.archive import MANIFEST, Record, pack, unpack
+from lib.record.archive import MANIFEST, Record, pack
 from lib.record.verify import Report, differences, verify, verify_record
 from lib.results import attested, write_raw
 from lib.sweep.check import begin_again
@@ -29,7 +29,7 @@ class Forger:
 
     def __init__(self, paper):
         self.record, self.raw = Record("tiny", paper), paper / "raw"
-        unpack(self.record.folder / "raw.zip", self.raw)
+        shutil.copytree(self.record.raw, self.raw)
 
     def runs(self):
         return sorted(self.raw.glob("*/seed-*/result.json"))
@@ -166,8 +166,7 @@ def reports(tiny):
         forger.finish(sums=case not in UNSUMMED)
     done = run_tiny(tiny, "verify")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("paper", ["paper", "nothing"])

@@ -33,8 +33,7 @@ def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs):
 
 
 def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(runs):
-    row = seed_tables(runs)[0].loc["layernorm"]
-    assert row.tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
+    assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
     runs.loc[0, "perplexity"] = float("nan")
     assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
 

@@ -93,7 +93,7 @@ def test_another_default_dtype_is_refused(loose_torch, monkeypatch):
         ("cuda", 4, 16, 10**6, {"processes": None}, (4, 4, 1)),
         ("cuda", 8, 12, 128, {"processes": None}, (2, 6, 256)),
         ("cuda", 8, 16, 128, {"processes": None, "micro_batch_size": 8}, (8, 2, 256)),
-        ("cuda", 0, 16, 128, {"processes": None, "evaluation_batch_size": 3}, (16, 1, 3)),
+        ("cuda", 1, 16, 128, {"processes": None, "evaluation_batch_size": 3}, (16, 1, 3)),
     ],
 )
 def test_auto_settles_what_the_device_can_take(
@@ -101,7 +101,6 @@ def test_auto_settles_what_the_device_can_take(
 ):
     monkeypatch.setattr("lib.train.machine.choose_device", lambda _: device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
     training, model = TrainingConfig(batch_size=batch_size), ModelConfig(block_size=block_size)
     found = prepare(RunConfig(training=training, model=model, machine=MachineConfig(**machine)))
     assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
