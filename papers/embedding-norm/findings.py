@@ -148,10 +148,12 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.1) as axes:
 # former less the latter; then each arm at its own best rate, under this schedule and, from
 # `trained-2-tuning`, under one that does not decay, by the dev loss that chose. `tying`: LayerNorm
 # less the arm that is its multiplier, with either head, and how far an embedding turns in a step as
-# a share of the baseline's. Look for arms that turn alike and differ in loss, and the reverse.
+# a share of the baseline's, there and in `angle`. Look for arms that turn alike and differ in loss,
+# and the reverse.
 
 # %%
 HEADS = {True: "tied", False: "untied"}
+EARLY = "untied head, 300 steps at 3e-4"
 tuned = runs_of("tying-tuning")
 by_rate = tuned.pivot(index="seed", columns=["variant", "model.tied", RATE], values="loss")
 rows = []
@@ -197,37 +199,54 @@ least = min(each["t_low"] for each in rest)
 found["by_head"] = {of: estimate(each) for of, each in costs.items()} | {"least": least}
 display(found["by_head"])
 
-turns = heads.pivot(index="seed", columns="arm", values="embedding_angle")
 rows = []
-for arm, baseline in heads.drop_duplicates("arm")[["arm", "baseline"]].itertuples(index=False):
-    if arm != baseline:
-        row = {"arm": arm, "tied": baseline.endswith("true"), "turn": turns[arm].mean()}
-        row |= estimate(seed_differences(heads, "loss", arm, baseline))
-        rows.append(row | {"share": (turns[arm] / turns[baseline]).mean()})
-keep("turns", rows, "arm")
+for study in ("tying", "angle"):
+    runs = runs_of(study)
+    turns = runs.pivot(index="seed", columns="arm", values="embedding_angle")
+    arms = runs.drop_duplicates("arm").query("arm != baseline")
+    for arm, baseline in arms[["arm", "baseline"]].itertuples(index=False):
+        head = EARLY if study == "angle" else HEADS["tied=true" in baseline]
+        row = {"of": f"{study}: {arm}", "head": head}
+        row |= {"turn": turns[arm].mean(), "share": (turns[arm] / turns[baseline]).mean()}
+        rows.append(row | estimate(seed_differences(runs, "loss", arm, baseline)))
+keep("turns", rows, "of")
 
 # %%
 with facets("heads", FIGURES, ["rates", "turns"], [""], height=1.9) as axes:
     left, right = axes["rates", ""], axes["turns", ""]
-    look = variant("layernorm")
+    look, plain_look = variant("layernorm"), variant("none")
     for is_tied, head in HEADS.items():
         part = pd.DataFrame(found["heads"].values()).query("of.str.startswith(@head + ',')")
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
         x = part["rate"] * (0.97 if is_tied else 1.03)
         left.errorbar(x, part["mean_delta"], error, label=f"{head} head", linewidth=1, capsize=2,
                       markersize=4.5, **mark(look, is_tied))  # fmt: skip
-    beside = {"scale": (6, -8), "both": (-24, -9), "speed": (6, -9)}  # points
-    for arm, row in found["turns"].items():
-        error = [[row["mean_delta"] - row["t_low"]], [row["t_high"] - row["mean_delta"]]]
-        at, name = (1000 * row["turn"], row["mean_delta"]), arm.partition(",")[0]
-        right.errorbar(*at, error, capsize=2, markersize=4.5, **mark(look, row["tied"]))
-        where = {"xytext": beside.get(name, (6, 4)), "textcoords": "offset points"}
-        right.annotate(variant(name).label, at, fontsize=7, **where)
+    shown = {"tied": mark(look, True), "untied": mark(look, False), EARLY: mark(plain_look, False)}
+    for head, part in pd.DataFrame(found["turns"].values()).groupby("head"):
+        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
+        label = EARLY if head == EARLY else ""
+        right.errorbar(1000 * part["turn"], part["mean_delta"], error, label=label, capsize=2,
+                       markersize=4.5, **shown[head] | {"linestyle": "none"})  # fmt: skip
+    labels = {  # in points from the mark
+        "tying: layernorm,tied=true": ("LayerNorm", (6, 4)),
+        "tying: scale": ("scale", (6, -8)),
+        "tying: layernorm,tied=false": ("LayerNorm", (-46, 7)),
+        "tying: begin": ("begin", (6, 4)),
+        "tying: both": ("both", (-22, -9)),
+        "tying: speed": ("speed", (6, -9)),
+        "angle: layernorm": ("LayerNorm, scale, both", (-92, 6)),
+        "angle: begin": ("begin", (6, 4)),
+        "angle: speed": ("speed", (-13, 9)),
+    }
+    for name, (label, offset) in labels.items():
+        at = 1000 * found["turns"][name]["turn"], found["turns"][name]["mean_delta"]
+        right.annotate(label, at, offset, textcoords="offset points", fontsize=7)
     for ax in (left, right):
         ax.axhline(0, color="0.5", linewidth=0.8)
-    left.set_xscale("log")
+        ax.set_xscale("log")
     left.set_xlabel("learning rate")
-    right.set_xlim(0, 5.6)
+    right.set_xlim(0.12, 16)
+    right.set_xticks([0.2, 1, 5], ["0.2", "1", "5"])
     left.set_ylabel("Δ validation loss (nats)")
     right.set_xlabel("turn of an embedding in a step (mrad)")
 
