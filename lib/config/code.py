@@ -182,7 +182,7 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
         # By themselves kernels end with their starter only where process 1 takes its children over.
-        write_kernel_spec(Path(folder, "kernels", "python3"), extra_arguments=[_FIRST])
+        write_kernel_spec(f"{folder}/kernels/python3", extra_arguments=[_FIRST, "--log-level=40"])
         values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
         values |= dict.fromkeys(_SETTINGS.split(), folder) | dict.fromkeys(_THREADS, str(threads))
         with patch.dict(os.environ, environment(**values), clear=True):
