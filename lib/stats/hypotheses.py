@@ -177,7 +177,7 @@ def in_words(row: Row) -> str:
     if row["answer"] == "supported":
         how = f"shown by {n} seeds (p = {row['p_holm']:.2g})"
     elif row["answer"] == "refuted":
-        how = f"the contrary is shown by {n} seeds (p = {row['refuted_p']:.2g})"
+        how = f"refuted by {n} seeds (p = {row['refuted_p']:.2g})"
     elif np.isnan(row["p_holm"]):
         how = "no test, since fewer than two seeds were completed in all arms, or none differs"
     else:
