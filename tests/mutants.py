@@ -26,7 +26,7 @@ for path in sorted(path for room in options.rooms for path in room.glob("*.py"))
     mutants += [(path, source, module, mutation) for mutation in mutations]
 drawn = random.Random(options.seed).sample(mutants, options.count)
 pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0"]
-pytest += ["--ignore=tests/test_thin.py", "--ignore=tests/test_project.py"]  # of the text
+pytest += ["--ignore=tests/test_project.py"]  # of the text
 usual = ["-m", "not long and not benchmark"]
 fast = ["-m", "not long and not benchmark and not slow", "tests"]
 if subprocess.run([*pytest, *usual, "tests"]).returncode:
