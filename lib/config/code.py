@@ -1,7 +1,8 @@
 """Which code a run is of: the commit, and keys over the bytes of the sources that decide numbers.
 
 A run whose train key is another is trained anew; one whose measure key alone is another is measured
-anew from its weights. Neither key asks git, nor when a file was changed.
+anew from its weights. Neither key asks git, nor when a file was changed. They are taken when `lib`
+is imported, as an edit after that changes the files and not the code that runs.
 """
 
 import json
@@ -20,9 +21,18 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
-from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
+from lib.config.io import (
+    CHECKOUT,
+    COPIES,
+    NOTEBOOKS,
+    ROOT,
+    SWEEP,
+    corpus_places,
+    read_json,
+    sha256,
+)
 from lib.config.schema import digest
-from lib.config.yaml import HEADLESS, ConfigError, Json
+from lib.config.yaml import HEADLESS, ConfigError, Json, UserError
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
@@ -70,6 +80,20 @@ _GIT += " -c core.useReplaceRefs=false -c log.showSignature=false -c core.quoteP
 """Of a user's settings none executes, hides or adds anything."""
 
 
+def hash_code(top: Path) -> dict[str, str]:
+    """Hash every file in a folder's `lib` and `notebooks`, by name."""
+    files = [path for room in ("lib", "notebooks") for path in (top / room).rglob("*")]
+    names = [path.relative_to(top).as_posix() for path in sorted(files) if path.is_file()]
+    kept = [name for name in names if "/." not in name and "__pycache__" not in name]
+    return {name: sha256(top / name) for name in kept}
+
+
+@cache
+def imported_code() -> dict[str, str]:
+    """Return the code that this process imported (see `hash_code`)."""
+    return hash_code(ROOT)
+
+
 @cache
 def train_key() -> str:
     """Compute the SHA-256 of the code that decides weights: the sources in `TRAIN_FILES`, and the
@@ -84,14 +108,26 @@ def measure_key() -> str:
     of data and runs, and the cells of 02_train after training up to the one with the result."""
     cells = _cells()
     first, last = _last_call("train", cells), _last_call("write_result", cells)
-    files = {
-        path.relative_to(ROOT).as_posix() for name in _MEASURE_FILES for path in ROOT.glob(name)
-    }
-    return _key(files.difference(TRAIN_FILES), cells[first + 1 : last + 1])
+    return _key(measure_files(), cells[first + 1 : last + 1])
+
+
+def measure_files() -> list[str]:
+    """List the files whose code the measure key is of."""
+    of = [name for name in imported_code() if any(map(Path(name).match, _MEASURE_FILES))]
+    return [name for name in of if name not in TRAIN_FILES]
+
+
+def require_unedited(names: Iterable[str]) -> None:
+    """Raise UserError for a file of the code that was edited after this process imported `lib`:
+    what it imports later, or another process does, would not be what its keys say."""
+    for name in names:
+        if not (ROOT / name).is_file() or sha256(ROOT / name) != imported_code()[name]:
+            fault = f"{name}: was edited after this notebook imported lib"
+            raise UserError(f"{fault}; restart its kernel and run all cells")
 
 
 def _key(files: Iterable[str], cells: list[str]) -> str:
-    return digest({name: sha256(ROOT / name) for name in files} | {"02_train": cells})
+    return digest({name: imported_code()[name] for name in files} | {"02_train": cells})
 
 
 def _cells() -> list[str]:
@@ -113,7 +149,7 @@ def tasks_hash(include_path: str | None) -> str | None:
     """Compute the SHA-256 of the files in `evaluation.include_path`; None without it."""
     if include_path is None:
         return None
-    folder = ROOT / include_path
+    folder = CHECKOUT / include_path
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     kept = [path for path in files if not path.match("__pycache__/*.pyc")]
     return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
@@ -125,7 +161,7 @@ def require_allowed(include_path: str | None) -> None:
     if include_path is None:
         return
     sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
-    for file in sorted((ROOT / include_path).rglob("*")):
+    for file in sorted((CHECKOUT / include_path).rglob("*")):
         is_task = file.suffix.lower() not in _DATA and file.is_file()
         text = file.read_text("utf-8", "replace") if is_task else ""
         if _OUTSIDE.search(text) or (file.is_symlink() and file.is_dir()):
@@ -207,9 +243,9 @@ def start_up_files() -> list[str]:
 
 
 def git(*words: str) -> str | None:
-    """Return what a command of git prints in this checkout; None where it fails or git is not
+    """Return what a command of git prints in the checkout; None where it fails or git is not
     there."""
-    command = [*_GIT.split(), "-C", str(ROOT), *words]
+    command = [*_GIT.split(), "-C", str(CHECKOUT), *words]
     try:
         process = subprocess.run(command, env=environment(), capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -220,35 +256,43 @@ def git(*words: str) -> str | None:
 def is_checkout() -> bool:
     """Tell whether this folder has a git repository of its own."""
     top = git("rev-parse", "--show-toplevel")
-    return top is not None and Path(top.strip()) == ROOT
+    return top is not None and Path(top.strip()) == CHECKOUT
 
 
 @cache  # it is asked of every run
 def git_state() -> Json:
-    """Name the commit, and whether what runs was as committed: None where git does not tell, as in
-    a tree that `git archive` packed, whose commit stands in lib/VERSION.
+    """Return the commit, and whether code and parameters are as committed: None where git does not
+    tell, as in a tree that `git archive` packed, whose commit stands in lib/VERSION.
 
-    In a checkout of another commit, for an arm that is one, `commit` and the parameters are of the
-    checkout that runs the sweep, and `code` is the arm's commit.
+    What a sweep executes is told by the sweep, which asked git when it copied the code: the
+    checkout may have moved on since. Of an arm that is a commit, `code` is that commit, and the
+    rest is about the parameters.
     """
+    if ROOT.parent != COPIES:
+        return ask_git()["code"]
+    git_of: dict[str, Json] = read_json(SWEEP)["git"]
+    is_commit = re.fullmatch(r"[0-9a-f]{40}", ROOT.name)
+    return git_of["parameters"] | {"code": ROOT.name} if is_commit else git_of["code"]
+
+
+def ask_git() -> dict[str, Json]:
+    """Ask git for the commit, and whether all of the `code`, or only its `parameters`, are as
+    committed."""
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
+    commit: str | None = None
+    parts: list[bool | None] = [None, None]
     if re.fullmatch(r"[0-9a-f]{40}", packed):
-        return {"commit": packed, "clean": None}
-    if not is_checkout():
-        return {"commit": None, "clean": None}
-    top = Path(os.environ.get(OUTPUT) or ROOT)
-    others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
-    code = {*_RUNS, *others} - {"tests", "mutants"}
-    parts = as_committed(ROOT, code), as_committed(top, {"params"})
-    commit = git("-C", str(top), "rev-parse", "HEAD")
-    state = {
-        "commit": commit.strip() if commit else None,
-        "clean": None if None in parts else all(parts),
+        commit = packed
+    elif is_checkout():
+        others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
+        code = {*_RUNS, *others} - {"tests", "mutants"}
+        commit = (git("rev-parse", "HEAD") or "").strip() or None
+        parts = [as_committed(ROOT, code), as_committed(CHECKOUT, {"params"})]
+    return {
+        "code": {"commit": commit, "clean": None if None in parts else all(parts)},
+        "parameters": {"commit": commit, "clean": parts[1]},
     }
-    if top != ROOT:
-        state["code"] = (git("rev-parse", "HEAD") or "").strip()
-    return state
 
 
 def as_committed(top: Path, names: Collection[str]) -> bool | None:
@@ -272,3 +316,6 @@ def plan_log(file: str) -> str:
     that it had before."""
     log = git("log", "--follow", "--format=%h %cs %s", "--", f"params/plans/{file}")
     return (log or "").strip() or "git knows no commit of it"
+
+
+train_key(), measure_key()

@@ -47,17 +47,24 @@ RUNS = output_root() / "runs"
 PAPERS = output_root() / "papers"
 PAPER = PAPERS / "embedding-norm"
 """Of a study that names no other."""
+COPIES = (RUNS / ".code").resolve()
+"""Where a sweep keeps the code that it executes: a copy, and worktrees of arms that are commits."""
+SWEEP = RUNS / "sweep.json"
+"""What a sweep tells all that it executes, as `lib.sweep.code_arms` writes it."""
+CHECKOUT = Path(json.loads(SWEEP.read_text("utf-8"))["checkout"]) if ROOT.parent == COPIES else ROOT
+"""The repository that a user works in: git, parameters, texts and tasks are looked for there, and
+never in the code that a sweep keeps."""
+TEMPLATES = CHECKOUT / "papers" / "embedding-norm" / "templates"
 MAX_JSON = 10**8
 """Bytes: more than any notebook here; in memory they take thirty times as much."""
-TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
 def prepare_params() -> None:
     """Copy a repository's parameters to where they can be added to, if it cannot be written."""
     if not PARAMS.is_dir():
         with atomic_write(PARAMS) as temporary:
-            for path in (ROOT / "params").rglob("*.*"):
-                target = temporary / path.relative_to(ROOT / "params")
+            for path in (CHECKOUT / "params").rglob("*.*"):
+                target = temporary / path.relative_to(CHECKOUT / "params")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
 
@@ -86,21 +93,23 @@ def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path
 
 def relative(path: Path) -> str:
     """Write a path relative to where outputs go, so that no machine's folders are recorded."""
-    for base in (output_root(), ROOT):
+    for base in (ROOT, output_root()):  # a copy of the code lies below the latter
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
     return path.name
 
 
 def find(path: str) -> Path | None:
-    """Find a path, seen from the working folder or from the repository; None where there is none.
-    Raises OSError or RuntimeError for what cannot be a path."""
-    return next(filter(Path.exists, [Path(path).expanduser(), ROOT / path]), None)
+    """Find a path, seen from where outputs go, from the repository or from the working folder, in
+    that order, so that every process of a sweep finds the same; None where there is none. Raises
+    OSError or RuntimeError for what cannot be a path."""
+    tops = output_root(), CHECKOUT, Path()
+    return next(filter(Path.exists, (top / Path(path).expanduser() for top in tops)), None)
 
 
 def corpus_places(file_name: str) -> list[Path]:
     """List where a corpus file may lie, in search order; none of them need exist."""
-    tops = [ROOT, output_root(), output_root().parent / "shared", ROOT.parent / "shared"]
+    tops = [CHECKOUT, output_root(), output_root().parent / "shared", CHECKOUT.parent / "shared"]
     places = [top / "data" / file_name for top in tops]
     if kaggle := kaggle_folder():
         places += sorted((kaggle / "input").glob(f"**/{file_name}"))

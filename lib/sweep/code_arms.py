@@ -1,21 +1,100 @@
-"""Commits as arms: which commit each level of the factor `code` is, and a run by its own code.
+"""The code that a sweep executes: a copy, so that an edit meanwhile changes nothing; and commits
+as arms.
 
-A level is a branch, a tag or a hash. What it names is resolved when a sweep starts and written to
-`runs/<study>/commits.json`; its code is checked out below `runs/.code/`, and executes there the
-same notebooks under the parameters of this checkout.
+A sweep copies `lib` and `notebooks` to `runs/.code/` when it starts, and executes notebooks from
+there. What is not code (parameters, plans, texts, task files, git) stays in the checkout.
+
+A level of the factor `code` is a branch, a tag or a hash. What it names is resolved when a sweep
+starts and written to `runs/<study>/commits.json`; its code is checked out below `runs/.code/`, and
+executes there the same notebooks under the parameters of this checkout.
 """
 
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from filelock import FileLock
 
-from lib.config.code import as_committed, environment, git, is_checkout
-from lib.config.io import OUTPUT, RUNS, study_folder, write_json
-from lib.config.schema import CODE
+from lib.config.code import (
+    as_committed,
+    ask_git,
+    environment,
+    git,
+    hash_code,
+    imported_code,
+    is_checkout,
+    tasks_hash,
+)
+from lib.config.io import (
+    CHECKOUT,
+    COPIES,
+    OUTPUT,
+    PARAMS,
+    PLANS,
+    ROOT,
+    RUNS,
+    SWEEP,
+    atomic_write,
+    output_root,
+    read_json,
+    relative,
+    sha256,
+    study_folder,
+    write_json,
+)
+from lib.config.schema import CODE, digest
 from lib.config.study import COMMITS, Study
 from lib.config.yaml import ConfigError, UserError
+
+
+def copy_code(studies: Iterable[Study]) -> Path:
+    """Copy the code that this process imported to `runs/.code/`, and write down for what executes
+    there which checkout and commit it is of, and which files the studies were asked by; return the
+    copy. Other copies go: call it only as the one sweep that runs.
+
+    Raises UserError where the code was edited since this process began.
+    """
+    copy = COPIES / digest(imported_code())[:16]
+    for other in COPIES.glob("*/"):
+        is_commit = re.match("[0-9a-f]{40}", other.name)
+        if not is_commit and (other != copy or hash_code(copy) != imported_code()):
+            shutil.rmtree(other)
+    if not copy.is_dir():
+        with atomic_write(copy) as temporary:
+            for name in imported_code():
+                target = temporary / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, target)  # the bytes alone: Kaggle's are read-only
+                target.chmod(0o444)  # so that nobody mends the copy in place of the code
+    asked = {study.name: files_of(study) for study in studies}
+    write_json(SWEEP, {"checkout": str(CHECKOUT), "git": ask_git(), "files": asked})
+    # After git was asked: what it said of the checkout is then true of the copy.
+    if not imported_code() == hash_code(copy) == hash_code(ROOT):
+        raise UserError("lib or notebooks were edited since this command began; give it once more")
+    return copy
+
+
+def files_of(study: Study) -> dict[str, str]:
+    """Hash the files by which a study is asked: its parameters, its plan and its tasks."""
+    files = [PARAMS / f"{study.name}.yaml"]
+    if study.plan:
+        files.append(PLANS / study.plan)
+    tasks = study.evaluation.include_path
+    hashes = {relative(file): sha256(file) for file in files}
+    return hashes | ({tasks: str(tasks_hash(tasks))} if tasks else {})
+
+
+def require_as_asked(study: Study) -> None:
+    """Raise ConfigError for a file of a study that was edited since the sweep began, by whose copy
+    of the code this process executes."""
+    now, asked = files_of(study), read_json(SWEEP)["files"].get(study.name, {})
+    for name in asked | now:
+        if now.get(name) != asked.get(name):
+            fault = f"{name}: was edited while the sweep ran"
+            raise ConfigError(f"{fault}; restore it, or let the sweep end and start it again")
 
 
 def resolve(study: Study) -> dict[str, str]:
@@ -66,6 +145,8 @@ def tree_of(commit: str) -> Path:
         git("worktree", "prune")
         if not (tree / "lib").is_dir():
             git("worktree", "add", "--force", "--detach", str(tree), commit)
+        if not (texts := tree / "data").exists():  # older code looks for texts there
+            texts.symlink_to(output_root() / "data")
         head = (git("-C", str(tree), "rev-parse", "HEAD") or "").strip()
         if head != commit or not as_committed(tree, {"lib", "notebooks"}):
             raise UserError(f"runs/.code/ does not hold {commit[:12]} as it is; delete that folder")

@@ -6,6 +6,7 @@ written. What papermill leaves does not tell: after a killed kernel or a timeout
 """
 
 import itertools
+import json
 import os
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from lib.config.code import end_with_parent, git_state, kernel_environment
 from lib.config.io import (
+    COPIES,
     NOTEBOOKS,
     ROOT,
     RUNS,
@@ -38,10 +40,12 @@ from lib.config.preregistration import load_plan
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.config.yaml import UserError, exit_status
-from lib.sweep.code_arms import execute_in, tree_of
+from lib.sweep.code_arms import execute_in, require_as_asked, tree_of
 
 GPUS = "STUDY_GPUS"
 """Environment variable that names the GPU of each run side by side, apart by semicolons."""
+MAX_TURNS = 16
+"""Of seeds: all further ones of a study are one turn, as every rule takes Snakemake some time."""
 _READS = {
     "01_data": ("config", "data"),
     "03_analysis": ("config", "stats", "figures"),
@@ -62,6 +66,8 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     """
     parameters: dict[str, Any] = {"study": study.name}
     result = result_file(notebook, study.name, arm, seed)
+    if ROOT.parent == COPIES:
+        require_as_asked(study)
     if arm:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
         commit = study.commit_of(study.arm(arm))
@@ -131,6 +137,21 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
     return {name: digest(value) for name, value in content.items()}
 
 
+def turns(studies: Iterable[Study]) -> dict[str, tuple[Study, list[str], list[int]]]:
+    """Part runs into turns, in the order in which they start: study by study, in each seed by seed,
+    and of a seed the baselines first. So what is done of a sweep is pairs. Each turn has a name,
+    which is that of Snakemake's rule for its arms and seeds."""
+    parts = []
+    for study in studies:
+        arms = {arm.id: arm.baseline for arm in study.arms()}
+        baselines = [arm for arm in arms if arm in arms.values()]
+        seeds = [[seed] for seed in study.seeds[: MAX_TURNS - 1]]
+        for of in filter(None, [*seeds, study.seeds[MAX_TURNS - 1 :]]):
+            for names in filter(None, (baselines, [arm for arm in arms if arm not in baselines])):
+                parts.append((study, names, of))
+    return {f"train_{i}": part for i, part in enumerate(parts)}
+
+
 def archived_file(study: str) -> Path:
     """Return the file in which archiving a study says what it did, which shows that it is done."""
     return study_folder(study) / "archived.txt"
@@ -181,10 +202,13 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
 
 def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     """Write status, plan and commit into the notebook: as metadata, and a failure also as its first
-    cell. Folders of this machine are taken out."""
+    cell. Folders of this machine are taken out, so that a traceback names `lib/…`."""
     if not output.is_file():
         return
-    notebook = read_json(output)
+    text = output.read_text("utf-8")
+    for code in (f"{ROOT}/", f"{ROOT}/".replace(str(Path.home()), "~")):
+        text = text.replace(code, "")
+    notebook = json.loads(text)
     stamp = {"status": "failed" if reason else "completed"} | stamp
     notebook["metadata"]["study"] = stamp | ({"reason": reason} if reason else {})
     record = notebook["metadata"].get("papermill", {})

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import jupytext
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from lib.config import io
 from lib.config.code import PARENT, measure_key, train_key
@@ -32,8 +32,8 @@ from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import check
-from lib.sweep.code_arms import write_commits
-from lib.sweep.execute import GPUS, apart, archived_file, made_from
+from lib.sweep.code_arms import copy_code, write_commits
+from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
 from lib.sweep.summary import summarise
 
 LONG = 600.0
@@ -91,23 +91,35 @@ def run_sweep(sweep: Sweep) -> int:
 
 
 def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
-    """Have Snakemake make what is missing or stale, and say what is; without a log, say only what
-    it would make. Return its exit status. Raises UserError where a sweep of five steps fails."""
+    """Have Snakemake make what is missing or stale, by a copy of the code, and say what is; without
+    a log, say only what it would make. Return its exit status. Raises UserError where a sweep of
+    five steps fails, and for code that is edited just now."""
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or io.cores() if sweep.is_local else None)
-    command = snakemake_command(studies, sweep, stale, jobs)
     # A user's profiles are given as words; of this one's variables none is another word.
     environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     if log is None:
+        command = snakemake_command(ROOT, studies, sweep, stale, jobs)
         return subprocess.run([*command, "--dry-run"], env=environment).returncode
-    _set_clocks_back(studies)
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
+    later = made_later(studies)
+    # What follows a run is made again with it; the data are not.
+    later = {
+        p: w for p, w in later.items() if p in stale or not p.is_file() or (due and w != "data")
+    }
+    if not (due or later or sweep.flags or sweep.replace):
+        print("No run is missing or stale.")
+        return 0
+    _set_clocks_back(studies)
+    copy = copy_code(studies)
+    command = snakemake_command(copy, studies, sweep, stale, jobs)
     is_long = sweep.is_local and check.seconds_of(due.values()) / (jobs or 1) > LONG
     if is_long and io.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
+    environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(copy)}
+    environment[io.OUTPUT] = str(io.output_root())
     if sweep.is_local:
         environment[PARENT] = str(os.getpid())
     snakemake = subprocess.Popen(
@@ -119,7 +131,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
         start_new_session=True,
     )
     try:
-        is_stopped = not follow(snakemake, due, sweep.stop_after)
+        is_stopped = not follow(snakemake, due, later, len(runs), sweep.stop_after)
     finally:  # its jobs end with it
         if not sweep.is_local:
             snakemake.send_signal(signal.SIGINT)  # on which it cancels them
@@ -160,17 +172,20 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 
 def snakemake_command(
-    studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
+    code: Path, studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
 ) -> list[str]:
-    """Write the call of Snakemake that makes what is missing and these stale results."""
-    command = [sys.executable, "-m", "snakemake", "-s", str(io.NOTEBOOKS / "Snakefile")]
+    """Write the call of Snakemake that makes what is missing and these stale results, by the code
+    in a folder."""
+    command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
     # It reruns what is missing or forced; `find_stale` knows the rest, and files' times do not.
     command += ["--rerun-triggers", "input", "--workflow-profile", "none"]
     command += ["--jobs", str(jobs)] if jobs else []
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
-    command += [f"replace={'--replace' if sweep.replace else ''}", *sweep.flags]
+    command += [f"replace={'--replace' if sweep.replace else ''}"]
+    for flag in sweep.flags:  # such as --until train
+        command += turns(studies) if flag == "train" else [flag]
     forced = [*stale, *(archived_file(study.name) for study in studies if sweep.replace)]
     return command + (["--forcerun", *map(str, forced)] if forced else [])
 
@@ -196,6 +211,15 @@ def runs_of(studies: list[Study]) -> Runs:
         for arm in study.arms()
         for seed in study.seeds
     }
+
+
+def made_later(studies: list[Study]) -> dict[Path, str]:
+    """List what a sweep makes beside runs, in order, each with what it is called while it is
+    made."""
+    files = {result_file(name, s.name): name[3:] for name in SHARED for s in studies}
+    files |= {archived_file(study.name): "record" for study in studies}
+    files |= {RUNS / f"paper-{study.paper}.txt": "paper" for study in studies}
+    return files | {RUNS / "site.txt": "pages"}
 
 
 def find_stale(studies: list[Study]) -> dict[Path, str]:
@@ -297,37 +321,44 @@ def _set_clocks_back(studies: Iterable[Study]) -> None:
             os.utime(path)
 
 
-def follow(snakemake: "subprocess.Popen[bytes]", due: Runs, hours: float | None) -> bool:
-    """Show how far a sweep is until it ends; False where its time ends first. The time left is what
-    a step took until now, times the steps that are left."""
+def follow(
+    snakemake: "subprocess.Popen[bytes]",
+    due: Runs,
+    later: Mapping[Path, str],
+    total: int,
+    hours: float | None,
+) -> bool:
+    """Show how far a sweep is until it ends; False where its time ends first. The bar counts all
+    that is made, and the words the runs: `due` of the `total`, the others were done before. The
+    time left is what a step took until now, times the steps that are left."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.description}")
-    progress = Progress(*columns, console=console, disable=not (console.is_terminal and due))
-    task, start, last = progress.add_task("", total=len(due)), time.monotonic(), 0
+    columns = BarColumn(), TextColumn("{task.description}")
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    bar, start, last = progress.add_task("", total=total + len(later)), time.monotonic(), ""
     steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old, todo = _results(due), sum(steps.values()) - _steps_made(due)
+    old, todo = _results([*due, *later]), sum(steps.values()) - _steps_made(due)
     with progress:
         while True:
             status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            done = [path for path, file in _results(due).items() if file != old.get(path)]
-            rest = due.keys() - done
-            left = sum(steps[path] for path in rest) - _steps_made(rest)
-            line = ""
+            made = [p for p, file in _results([*due, *later]).items() if file != old.get(p)]
+            rest = due.keys() - made
+            line = f"{total - len(rest)}/{total} runs"
+            if not rest and (next_ := [word for p, word in later.items() if p not in made]):
+                line += f", now the {next_[0]}"
+            said, left = line, sum(steps[path] for path in rest) - _steps_made(rest)
             if 0 < left < todo:
-                line = f", {check.clock(elapsed / (todo - left) * left)} left"
-            progress.update(task, completed=len(done), description=line)
+                line += f", {check.clock(elapsed / (todo - left) * left)} left"
+            progress.update(bar, completed=total - len(due) + len(made), description=line)
             if status is not None:
                 break
-            if not console.is_terminal and len(done) != last:
-                line += f", {check.clock(elapsed)} elapsed"
-                print(f"{len(done)}/{len(due)} runs{line}", flush=True)
-            last = len(done)
+            if not console.is_terminal and said != last and made:
+                print(f"{line}, {check.clock(elapsed)} elapsed", flush=True)
+            last = said
             time.sleep(0.5)
-    runs = f"{len(done)}/{len(due)} runs in {check.clock(elapsed)}"
-    print(runs if due else "No run is missing or stale.")
+    print(f"{total - len(rest)}/{total} runs, {check.clock(elapsed)}")
     return True
 
 

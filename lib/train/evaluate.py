@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib import results
+from lib.config.code import measure_files, require_unedited
 from lib.config.io import nan_to_none, run_folder, sha256, write_json
 from lib.config.study import Arm, Study
 from lib.config.yaml import UserError
@@ -418,7 +419,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
 
 
 def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> results.RunResult:
-    """Write a run's raw files, and then, last, its result; return the result."""
+    """Write a run's raw files, and then, last, its result; return the result. UserError where the
+    code of measures was edited since it was imported."""
+    require_unedited(measure_files())
     seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)
     paths = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]

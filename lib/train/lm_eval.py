@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.config.code import require_allowed
-from lib.config.io import ROOT
+from lib.config.io import CHECKOUT
 from lib.config.schema import EvaluationConfig, stock_measures
 from lib.config.yaml import ConfigError, Json, suggest
 from lib.data.tasks import N_CHOICES
@@ -374,4 +374,4 @@ def _manager(include_path: str | None) -> TaskManager:
     """Index the harness's tasks, which takes seconds, and those of one's own."""
     # The bootstrap would else fork a kernel that holds threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
-    return TaskManager(include_path=include_path and ROOT / include_path)
+    return TaskManager(include_path=include_path and CHECKOUT / include_path)

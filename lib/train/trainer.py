@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from lib.config.code import git_state, train_key
+from lib.config.code import TRAIN_FILES, git_state, require_unedited, train_key
 from lib.config.io import write_json
 from lib.config.plan import read_plan
 from lib.config.schema import ModelConfig, RunConfig, learning_rate
@@ -57,8 +57,9 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     """Write down what a run is about to be trained with.
 
     Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
-    an arm of other code than that at hand.
+    an arm of other code than that at hand; UserError for code edited since it was imported.
     """
+    require_unedited(TRAIN_FILES)
     commit = study.commit_of(arm)
     if commit and commit != git_state().get("code"):
         raise ConfigError(
