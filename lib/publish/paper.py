@@ -15,7 +15,7 @@ from pathlib import Path
 import pypandoc
 import typst
 
-from lib.config.io import ROOT, TEMPLATES, relative, write_bytes, write_text
+from lib.config.io import CHECKOUT, TEMPLATES, relative, write_bytes, write_text
 from lib.config.yaml import suggest
 from lib.publish.template import Template, TextError
 from lib.record.archive import papers_named
@@ -55,7 +55,7 @@ def make_files(paper: Path) -> dict[Path, bytes]:
     for name, page in PAGES.items():
         if (paper / "templates" / f"{name}.md").is_file():
             text = template.render(f"templates/{name}.md").strip()
-            files[ROOT / page] = _filled(ROOT / page, name, text).encode()
+            files[CHECKOUT / page] = _filled(CHECKOUT / page, name, text).encode()
     return files
 
 

@@ -358,7 +358,8 @@ def follow(
                 print(f"{line}, {check.clock(elapsed)} elapsed", flush=True)
             last = said
             time.sleep(0.5)
-    print(f"{total - len(rest)}/{total} runs, {check.clock(elapsed)}")
+    runs = f"{total - len(rest)}/{total} runs, {check.clock(elapsed)}"
+    print(runs if due else "No run is missing or stale.")
     return True
 
 

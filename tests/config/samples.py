@@ -36,7 +36,7 @@ class Parameters:
     def __init__(self, top, monkeypatch):
         self.top, self.folder, self.plans = top, top / "params", top / "params" / "plans"
         self.plans.mkdir(parents=True)
-        places = {"ROOT": top, "PARAMS": self.folder, "PLANS": self.plans}
+        places = {"ROOT": top, "CHECKOUT": top, "PARAMS": self.folder, "PLANS": self.plans}
         places |= {"RUNS": top / "runs", "PAPERS": top / "papers"}
         for module in ("io", "code", "study", "plan", "preregistration"):
             for name, folder in places.items():

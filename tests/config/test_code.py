@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lib.config import code
-from lib.config.io import ROOT
+from lib.config.io import ROOT, write_json
 from lib.config.yaml import ConfigError
 
 TRAIN, MEASURE = "train", "measure"
@@ -25,12 +25,13 @@ def tree(tmp_path, monkeypatch):
     (top / "notebooks").mkdir()
     shutil.copyfile(ROOT / "notebooks/02_train.ipynb", top / "notebooks/02_train.ipynb")
     monkeypatch.setattr(code, "ROOT", top)
+    monkeypatch.setattr(code, "CHECKOUT", top)
     monkeypatch.setattr(code, "NOTEBOOKS", top / "notebooks")
     return top
 
 
 def keys():
-    for function in (code.train_key, code.measure_key, code.git_state):
+    for function in (code.imported_code, code.train_key, code.measure_key, code.git_state):
         function.cache_clear()
     return {TRAIN: code.train_key(), MEASURE: code.measure_key()}
 
@@ -107,15 +108,19 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
     (parameters.top / "lib" / "new").mkdir(parents=True)
     (parameters.top / "lib" / "new" / "module.py").write_text("x = 1", "utf-8")
     assert state()["clean"] is False  # untracked, and Python would import it
-    outer = parameters.commit()
+    # In what a sweep executes, git is not asked again: not in its copy, nor in an arm's worktree.
+    told = {"commit": commit, "clean": False}, {"commit": commit, "clean": True}
+    assert code.ask_git() == dict(zip(("code", "parameters"), told, strict=True))
+    write_json(parameters.top / "runs" / "sweep.json", {"git": code.ask_git()})
+    parameters.commit()
     assert code.plan_log("plän.yaml").startswith(commit[:7])
     assert code.plan_log("q.yaml") == "git knows no commit of it"
-    # The checkout of another commit, for an arm that is one.
-    tree = parameters.top / "runs" / ".code" / commit
-    parameters.git("worktree", "add", "-q", "--detach", str(tree), commit)
-    monkeypatch.setattr(code, "ROOT", tree)
-    monkeypatch.setenv("STUDY_OUTPUT", str(parameters.top))
-    assert state() == {"commit": outer, "clean": True, "code": commit}
+    kept = parameters.top / "runs" / ".code"
+    for name, value in (("SWEEP", kept.parent / "sweep.json"), ("COPIES", kept)):
+        monkeypatch.setattr(code, name, value)
+    for name, found in (("0123456789abcdef", told[0]), (commit, told[1] | {"code": commit})):
+        monkeypatch.setattr(code, "ROOT", kept / name)
+        assert state() == found
 
 
 @pytest.mark.parametrize(
@@ -245,7 +250,7 @@ OUTSIDE = (
 
 def test_tasks_of_one_s_own_are_hashed_and_asked_once_they_are_allowed(tmp_path, monkeypatch):
     allowed = tmp_path / "allowed-tasks.txt"
-    monkeypatch.setattr(code, "ROOT", tmp_path)
+    monkeypatch.setattr(code, "CHECKOUT", tmp_path)
     monkeypatch.setattr(code, "corpus_places", lambda name: [tmp_path / name])
     monkeypatch.setattr("sys.pycache_prefix", None)
     (tmp_path / "tasks").mkdir()

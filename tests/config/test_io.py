@@ -122,7 +122,7 @@ def test_on_kaggle_paths_are_relative_and_a_corpus_is_sought_in_every_input(tmp_
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(io, "ROOT", tmp_path / "repo")
+    monkeypatch.setattr(io, "CHECKOUT", tmp_path / "repo")
     monkeypatch.setattr(io, "output_root", lambda: tmp_path / "elsewhere" / "out")
     monkeypatch.setattr(io, "kaggle_folder", lambda: None)
     assert io.corpus_places("own.txt") == [
@@ -136,7 +136,7 @@ def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypat
 def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_path, monkeypatch):
     (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
     (tmp_path / "input" / "params" / "plans" / "plän.yaml").write_text("a: 1", "utf-8")
-    monkeypatch.setattr(io, "ROOT", tmp_path / "input")
+    monkeypatch.setattr(io, "CHECKOUT", tmp_path / "input")
     monkeypatch.setattr(io, "PARAMS", tmp_path / "working" / "params")
     io.prepare_params()
     (io.PARAMS / "own.yaml").write_text("b: 1", "utf-8")

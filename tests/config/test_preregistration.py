@@ -135,7 +135,7 @@ def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_facto
         clone = tmp_path_factory.mktemp("shallow") / "clone"
         run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
         for module in ("code", "preregistration"):
-            monkeypatch.setattr(f"lib.config.{module}.ROOT", clone)
+            monkeypatch.setattr(f"lib.config.{module}.CHECKOUT", clone, raising=False)
     if case == "lost objects":
         shutil.rmtree(frozen.top / ".git" / "objects")
         (frozen.top / ".git" / "objects").mkdir()

@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 
+from lib.config.code import hash_code, require_unedited
 from lib.config.io import read_json
 from lib.config.study import Study
-from lib.sweep.code_arms import resolve, tree_of
+from lib.sweep.code_arms import copy_code, require_as_asked, resolve, tree_of
 from tests.conftest import TINY, Tree, refused, run_git
 
 
@@ -18,7 +19,7 @@ def design(*levels):
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A repository with some branches, by the commit that each names."""
-    monkeypatch.setattr("lib.config.code.ROOT", tmp_path)
+    monkeypatch.setattr("lib.config.code.CHECKOUT", tmp_path)
     git = partial(run_git, tmp_path)
     git("init", "-q", "-b", "main")
     commits = {}
@@ -65,6 +66,70 @@ def test_a_checkout_that_was_changed_since_is_no_arm(file, checkout, tmp_path, m
     assert "delete that folder" in refused(tree_of, checkout["try/it"])
 
 
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """A little checkout in place of this one, whose code this process has imported."""
+    for name in ("lib/model.py", "lib/data/text.packed", "notebooks/02.ipynb", "params/own.yaml",
+                 "params/plans/p.yaml", "asked/task.yaml", "lib/.hidden"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, "utf-8")
+    (tmp_path / "lib/model.py").chmod(0o555)
+    places = {"ROOT": tmp_path, "CHECKOUT": tmp_path, "COPIES": tmp_path / "runs/.code"}
+    places |= {"SWEEP": tmp_path / "runs/sweep.json", "PARAMS": tmp_path / "params"}
+    places |= {"PLANS": tmp_path / "params/plans"}
+    for name, folder in places.items():
+        for module in ("config.code", "sweep.code_arms"):
+            monkeypatch.setattr(f"lib.{module}.{name}", folder, raising=False)
+    monkeypatch.setattr("lib.config.io.output_root", lambda: tmp_path)
+    imported = hash_code(tmp_path)
+    for module in ("config.code", "sweep.code_arms"):
+        monkeypatch.setattr(f"lib.{module}.imported_code", lambda: imported)
+    return tmp_path
+
+
+def asking():
+    evaluation = {"include_path": "asked", "tasks": ["own"]}
+    content = {"name": "own", "seeds": [0], "plan": "p.yaml", "evaluation": evaluation}
+    corpus = {"source": "synthetic", "tokenizer": "bytes"}
+    return Study.model_validate(TINY | content | {"corpus": corpus})
+
+
+def test_a_copy_holds_the_bytes_of_the_code_and_heals(code):
+    copy = copy_code([asking()])
+    assert hash_code(copy) == hash_code(code)
+    assert {*copy.rglob("*.*")} == {copy / name for name in hash_code(code)}
+    assert not any(file.stat().st_mode & 0o222 for file in copy.rglob("*.*"))
+    (copy / "lib/model.py").unlink()
+    others = [copy.with_name(name) for name in ("0" * 16, ".1.left", "a" * 40, "b" * 40)]
+    for other in others:
+        other.mkdir()
+    assert copy_code([asking()]) == copy
+    assert hash_code(copy) == hash_code(code)
+    assert [other.exists() for other in others] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("file", ["lib/model.py", "lib/new.py", "notebooks/02.ipynb"])
+def test_code_that_was_edited_since_a_command_began_is_not_copied(file, code):
+    (code / file).unlink(missing_ok=True)
+    (code / file).write_text("edited", "utf-8")
+    assert "were edited since this command began" in refused(copy_code, [asking()])
+
+
+@pytest.mark.parametrize("file", ["params/own.yaml", "params/plans/p.yaml", "asked/task.yaml"])
+def test_a_file_that_asks_may_not_be_edited_while_the_sweep_runs(file, code):
+    copy_code([asking()])
+    require_as_asked(asking())
+    (code / file).write_text("edited", "utf-8")
+    name = "asked" if file.startswith("asked") else file
+    assert refused(require_as_asked, asking()).startswith(f"{name}: was edited while the sweep")
+
+
+def test_code_edited_since_it_was_imported_is_refused_by_name(code):
+    require_unedited(["lib/model.py"])
+    (code / "lib/model.py").unlink()
+    assert refused(require_unedited, ["lib/model.py"]).startswith("lib/model.py: was edited")
+
+
 @pytest.mark.slow
 def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path):
     tree = Tree(tmp_path / "embedding-norm")
@@ -80,13 +145,20 @@ def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path):
     git("commit", "-qam", "SiLU in place of GELU")
     git("checkout", "-q", "main")
     evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
-    tree.write_study("patched", factors={"code": ["main", "patch"]}, evaluation=evaluation)
+    text = "\n\n".join(f"{i} is a number, and a line of text." for i in range(200))
+    for file in ("own.txt", "some/a.txt", "some/b.txt"):  # git ignores them: no checkout has them
+        (tree.root / "data" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tree.root / "data" / file).write_text(text, "utf-8")
+    factors = {"code": ["main", "patch"], "corpus.source": ["data/own.txt", "data/some"]}
+    tree.write_study("patched", factors=factors, evaluation=evaluation)
     status, text = tree.run_all("patched", "--until", "train")
     assert status == 0, text
 
     commits = {name: git("rev-parse", name) for name in ("main", "patch")}
     assert read_json(tree.root / "runs/patched/commits.json") == commits
-    files = {name: tree.run_folder("patched", name) / "result.json" for name in commits}
+    arms = {name: f"{name},source=own.txt" for name in commits}
+    assert tree.run_folder("patched", "patch,source=some").is_dir()
+    files = {name: tree.run_folder("patched", arm) / "result.json" for name, arm in arms.items()}
     results = {name: read_json(file) for name, file in files.items()}
     trained = {name: result["provenance"]["trained"] for name, result in results.items()}
     for name, commit in commits.items():

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
 import psutil
 import pytest
+import yaml
 
 from lib.config.io import ROOT, read_json, write_json
 from lib.config.study import Study, load_study
@@ -20,9 +22,10 @@ from lib.config.yaml import TIME_UP, UserError
 from lib.sweep import check, sweep
 from lib.sweep.check import clock
 from lib.sweep.cli import STOPPED
+from lib.sweep.execute import turns
 from lib.sweep.live import STEP_FILE
 from lib.sweep.sweep import find_stale, follow, only_sweep
-from tests.conftest import Tree
+from tests.conftest import TINY, Tree, run_git
 
 UNASKED = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
 TRAINED, MEASURED = "trained anew", "measured anew from its weights"
@@ -73,7 +76,9 @@ def reasons(study):
 def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(smoke_tree):
     text = smoke_tree[1]
     assert re.search(r"^[1-3]/4 runs, [\d:]+( s)? left, [\d:]+( s)? elapsed$", text, re.MULTILINE)
-    assert re.search(r"^4/4 runs in ", text, re.MULTILINE)
+    for part in ("analysis", "figures", "record", "paper"):
+        assert re.search(rf"^4/4 runs, now the {part}, .* elapsed$", text, re.MULTILINE)
+    assert re.search(r"^4/4 runs, [\d:]+( s)?$", text, re.MULTILINE)
     number = r"\d+\.\d{4}"
     assert re.search(rf"^layernorm +{number} ± {number} ", text, re.MULTILINE)
     difference = rf"^layernorm - none +[+-]{number} \[[+-]{number}, [+-]{number}\] "
@@ -114,7 +119,7 @@ def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy):
     for path in copy.root.glob("runs/**/*.*"):
         os.utime(path, (time.time() + 86_400,) * 2)
     status, text = copy.run_all("params/smoke.yaml", "--until", "analysis")
-    assert (status, "1/1 runs in " in text) == (0, True), text
+    assert (status, "\n4/4 runs, " in text) == (0, True), text
     assert read_json(lost)["final_weights"] == weights
     assert {path: path.stat().st_ino for path in results} == before
     assert analysed.read_bytes() != first  # which time of day it ran is in it
@@ -149,7 +154,7 @@ def test_a_dry_run_tells_and_runs_nothing(tree):
     tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"  # profiles are given as words
     status, text = tree.run_all("params/smoke.yaml", "-n")
     assert status == 0, text
-    assert re.search(r"^train +4$", text, re.MULTILINE)
+    assert len(re.findall(r"^train_\d +1$", text, re.MULTILINE)) == 4
     assert not (tree.root / "runs").exists()
 
 
@@ -248,6 +253,85 @@ def test_a_full_disk_is_one_line(free, inodes, tmp_path, monkeypatch):
     monkeypatch.setattr("os.statvfs", lambda _: disk)
     with pytest.raises(UserError, match=r"runs/ is full; free some space and rerun$"):
         sweep.print_failures(tmp_path)
+
+
+def test_runs_start_seed_by_seed_and_baselines_first(tiny_study):
+    """So that what is done of a stopped sweep is pairs. Further seeds are one turn."""
+    grid = {"model.embedding_norm": ["none", "layernorm"], "model.n_layer": [1, 2]}
+    own = Study.model_validate(TINY | {"name": "own", "factors": grid, "seeds": [*range(18)]})
+    parts = [(s.name, arms, seeds) for s, arms, seeds in turns([tiny_study, own]).values()]
+    assert parts[:4] == [("tiny", [arm], [s]) for s in (0, 1) for arm in ("none", "layernorm")]
+    bare, normed = (
+        ["none,n_layer=1", "none,n_layer=2"],
+        ["layernorm,n_layer=1", "layernorm,n_layer=2"],
+    )
+    assert parts[4:8] == [("own", arms, [seed]) for seed in (0, 1) for arms in (bare, normed)]
+    assert parts[-2:] == [("own", arms, [15, 16, 17]) for arms in (bare, normed)]
+    assert len(parts) == 4 + 2 * 16
+
+
+# ---- edits while it runs
+
+
+def edit(tree):
+    """Change what a model computes, and break what later parts of the sweep import."""
+    model = tree.root / "lib/train/model.py"
+    whole = model.read_text("utf-8")
+    assert whole.count("F.gelu(") == 1
+    model.write_text(whole.replace("F.gelu(", "F.silu("), "utf-8")
+    for name in ("stats/verdict", "record/archive", "publish/site"):
+        (tree.root / f"lib/{name}.py").write_text("not Python", "utf-8")
+
+
+def switch(tree):
+    run_git(tree.root, "switch", "-q", "other")
+
+
+def plan_of(study):
+    """A plan with one hypothesis, to be frozen."""
+    test = {"test": ["layernorm", "none", "loss"], "direction": "differs", "says": "It matters."}
+    return {"title": "A trial", "question": "Does it?", "confirmatory": [study],
+            "hypotheses": {"matters": test}, "smallest_effect_of_interest": {"loss": 0.03},
+            "spread": {"loss": 0.01}}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [switch, pytest.param(edit, marks=pytest.mark.long)])
+def test_what_is_edited_while_a_sweep_runs_changes_nothing_of_it(change, tree):
+    """Neither weights nor what the runs say of their code; nor do they stop being confirmatory."""
+    with_plan = change is switch
+    content = {"factors": {"model.embedding_norm": ["none", "layernorm"]}, "evaluation": UNASKED}
+    content |= {"seeds": {"count": 2}, "plan": "p.yaml"} if with_plan else {"seeds": [0, 1]}
+    tree.write_study("own", paper="own", **content)
+    git = partial(run_git, tree.root)
+    git("init", "-q", "-b", "main")
+    if with_plan:
+        plan = yaml.safe_dump(plan_of("own"))
+        (tree.root / "params/plans/p.yaml").write_text(plan, "utf-8")
+        status, text = tree.run_all("freeze", "p")
+        assert status == 0, text
+    git("add", "--all")
+    git("commit", "-qm", "As it is")
+    git("switch", "-q", "-c", "other")
+    with (tree.root / "lib/train/model.py").open("a", encoding="utf-8") as model:
+        model.write("# a comment\n")
+    git("commit", "-qam", "A comment")
+    git("switch", "-q", "main")
+    process = tree.start("own", "--jobs", "1")
+    while not (done := list(tree.root.glob("runs/own/*/seed-*/result.json"))):
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        time.sleep(0.1)
+    assert [file.parent.parent.name for file in done] == ["none"]
+    change(tree)
+    text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, text
+    results = [read_json(file) for file in tree.root.glob("runs/own/*/seed-*/result.json")]
+    trained = [result["provenance"]["trained"] for result in results]
+    assert len(trained) == 4
+    assert len({run["training_digest"] for run in trained}) == 1
+    assert {(run["commit"], run["clean"]) for run in trained} == {(git("rev-parse", "main"), True)}
+    assert ("\nCONFIRMATORY" if with_plan else "\nEXPLORATORY") in text
+    assert (tree.root / "papers/own/record/own/MANIFEST.sha256").exists()
 
 
 # ---- what is stale
@@ -371,30 +455,33 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(tmp_path
 def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
     due = sweep.runs_of([tiny_study])
-    for folder in (folders := [path.parent for path in due]):
+    folders = [path.parent for path in due]
+    later = {tmp_path / "03_analysis.json": "analysis"}
+    for folder in folders:
         folder.mkdir(parents=True)
     (folders[0] / STEP_FILE).write_text("6", "utf-8")  # of 12: a run that is continued
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda _: None)
     moments = [lambda: None, lambda: (folders[0] / "result.json").touch(),
-               lambda: (folders[1] / STEP_FILE).write_text("3", "utf-8")]  # fmt: skip
+               lambda: (folders[1] / STEP_FILE).write_text("3", "utf-8"),
+               lambda: [(folder / "result.json").touch() for folder in folders]]  # fmt: skip
 
     def poll():
         if not moments:
-            for folder in folders:
-                (folder / "result.json").touch()
             return 0
         moments.pop(0)()
         now[0] += 6.0
         return None
 
-    assert follow(SimpleNamespace(poll=poll), due, None)  # type: ignore[arg-type]
-    first, last = capsys.readouterr().out.splitlines()
-    assert first == "1/4 runs, 0:01:12 left, 12 s elapsed"  # 6 steps took 12 s, and 36 are left
-    assert last == "4/4 runs in 18 s"
+    # Of ten runs six were done before.
+    assert follow(SimpleNamespace(poll=poll), due, later, 10, None)
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first == "7/10 runs, 0:01:12 left, 12 s elapsed"  # 6 steps took 12 s, and 36 are left
+    assert second == "10/10 runs, now the analysis, 24 s elapsed"
+    assert last == "10/10 runs, 24 s"
     moments = [lambda: None]
-    assert not follow(SimpleNamespace(poll=poll), due, 1e-4)  # type: ignore[arg-type]
+    assert not follow(SimpleNamespace(poll=poll), due, later, 10, 1e-4)
 
 
 @pytest.mark.parametrize(
