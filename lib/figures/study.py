@@ -84,9 +84,10 @@ class StudyFigures:
     def _effects(self) -> Layouts:
         """By how much do arms differ? A row for each hypothesis of the plan, or without one for
         each factor of a grid and each interaction, or each arm beside its baseline: the mean
-        paired difference with its 95 % *t* interval. Hollow marks are undecided, or the mean of
-        an effect that changes sign: read its settings, which follow it. No interval is adjusted
-        for their number. Drawn by `forest` from the hypotheses, effects or contrasts of 03."""
+        paired difference with its 95 % *t* interval, which is not adjusted for how many there
+        are. Hollow marks are undecided, or the mean of an effect that changes sign: read its
+        settings, which stand below it. Drawn by `forest` from the hypotheses, effects or
+        contrasts of 03."""
         every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
         table = pd.DataFrame(self.verdict["hypothesis_tests"] or by_setting(every))
         if table.empty:

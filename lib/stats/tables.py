@@ -159,7 +159,8 @@ def untuned(runs: pd.DataFrame) -> str:
     """Warn of optimizers that were compared at one learning rate, which is also another's; "" if
     there are none. Muon's own rate is `muon_learning_rate_ratio` times as high."""
     optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
-    rate = rate.where(optimizer != "muon", rate * runs["training.muon_learning_rate_ratio"])
+    ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None of an old run
+    rate = rate.where(optimizer != "muon", rate * ratio)
     rates = {name: {*of} for name, of in rate.groupby(optimizer, sort=False)}
     at_one = [name for name, of in rates.items() if len(of) == 1]
     names = [name for name in at_one if any(rates[name] <= rates[o] for o in rates if o != name)]

@@ -179,3 +179,9 @@ def test_the_mean_of_an_effect_that_changes_sign_is_hollow_above_its_settings(
     ]  # fmt: skip
     faces = [line.get_markerfacecolor() for line in ax.lines[1:]]
     assert faces == ["white", "#000000", "#000000", "#000000"]
+    planned = {"hypothesis": "h", "answer": "supported", "mean_delta": 1, "t_low": 0.5, "t_high": 2}
+    tests = [planned | {"measure": "perplexity", "changes_sign": sign} for sign in (True, False)]
+    figures = analysed(study, tmp_path, monkeypatch, kept={}, hypothesis_tests=tests)
+    (ax,) = drawn(figures, monkeypatch, "effects")[0].axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["h\nchanges sign", "h"]
+    assert [line.get_markerfacecolor() for line in ax.lines[1:]] == ["white", "#000000"]
