@@ -31,6 +31,7 @@ from pandas import DataFrame
 
 from lib.figures.study import StudyFigures
 from lib.stats import tables as report
+from lib.stats.effects import with_signs
 from lib.stats.runs import (
     collect,
     main_measures,
@@ -103,17 +104,18 @@ display(*report.seed_tables(runs, first))
 # suggests what to test on other seeds.
 
 # %%
-print(report.not_compared(runs))
+print(report.cautions(verdict.tables["contrasts"].to_dict("records"), runs))
 report.contrast_overview(verdict.tables["contrasts"])
 
 # %% [markdown]
 # ## Every factor
 # Of a grid: a level minus its factor's first level, over all settings of the other factors, then in
 # each setting; and for each pair of factors (`a × b`) how far the difference of one depends on the
-# other. Look first at the interactions: where one is far from zero, a mean over settings says
-# little.
+# other, and at each level of a third. Look first at the interactions: where one is far from zero, a
+# mean over settings says little. An effect that changes sign has no mean here: read its settings.
 
 # %%
+print(report.cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
 report.contrast_overview(verdict.tables["effects"])
 
 # %% [markdown]

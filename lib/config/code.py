@@ -38,11 +38,13 @@ TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
     *("lib/data/text.py", "lib/data/tokens.py"),
     *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
-    *("lib/train/machine.py", "lib/train/distributed.py"),
+    *("lib/train/machine.py", "lib/train/distributed.py", "lib/train/diagnostics.py"),
 )
-"""What decides weights, and the curve that is taken while they are trained."""
+"""Files that decide the weights, or the curve, which is made in training and comes back from a
+checkpoint. Training imports a few others: `tests/config/test_code.py` names each of them, with the
+reason why it decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
-"""What else decides the numbers of given weights."""
+"""Further files that decide the numbers of given weights; the same test names the harmless ones."""
 _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
 """What must be as committed, beside parameters, for a run's commit to say what made it."""
 _ALSO_RUN = ("*.lock", "*.py", "*.pyc", "*.so", "*/__init__.*", "*/*/__init__.*")

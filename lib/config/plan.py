@@ -255,16 +255,30 @@ def arm_weights(
     pair minus the second. Arms of a level are paired with those that are equal else, where all
     sides have them. Both mappings are by arm. Empty where no arms are meant, or a variant is
     several."""
+    weights: dict[str, float] = defaultdict(float)
+    settings = setting_weights(pairs, variants, levels)
+    for of_setting in settings:
+        for arm, weight in of_setting.items():
+            weights[arm] += weight / len(settings)
+    return {arm: weight for arm, weight in weights.items() if weight}
+
+
+def setting_weights(
+    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], levels: Mapping[str, str]
+) -> list[dict[str, float]]:
+    """Weigh arms as `arm_weights` does, in each setting by itself: a difference over settings is
+    the mean of these."""
     by_cell = {frozenset(cell.split(",")): arm for arm, cell in levels.items()}
     found = [_pairs_called(one, other, variants, by_cell) for one, other in pairs]
-    shared = set.intersection(*map(set, found))
-    weights: dict[str, float] = defaultdict(float)
-    for sign, of_setting in zip((1.0, -1.0), found, strict=False):
-        for setting in shared:
+    settings = []
+    for setting in set.intersection(*map(set, found)):
+        weights: dict[str, float] = defaultdict(float)
+        for sign, of_setting in zip((1.0, -1.0), found, strict=False):
             arm, other = of_setting[setting]
-            weights[arm] += sign / len(shared)
-            weights[other] -= sign / len(shared)
-    return {arm: weight for arm, weight in weights.items() if weight}
+            weights[arm] += sign
+            weights[other] -= sign
+        settings.append(weights)
+    return settings
 
 
 def _pairs_called(

@@ -279,8 +279,9 @@ def levels_of(arms: Mapping[str, Mapping[str, Level]]) -> dict[str, str]:
 
 def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """Name every effect of a grid, from what `levels_of` writes of its arms: its name, its kind
-    (main, simple or interaction), and the pairs of levels that it is the difference of (see
-    `lib.config.plan.arm_weights`). None where fewer than two factors have levels to compare."""
+    (main, interaction, or simple: either of them at one setting of the other factors), and the
+    pairs of levels that it is the difference of (see `lib.config.plan.arm_weights`). None where
+    fewer than two factors have levels to compare."""
     grid = [tuple(cell.split(",")) for cell in cells if cell]
     columns = [list(dict.fromkeys(column)) for column in zip(*grid, strict=True)]
     factors = {i: levels for i, levels in enumerate(columns) if len(levels) > 1}
@@ -295,10 +296,16 @@ def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str,
             for setting in settings:
                 pair = f"{level},{setting}", f"{first},{setting}"
                 yield f"{effect} at {setting}", "simple", [pair]
-    for (first, *others), (second, *more) in itertools.combinations(factors.values(), 2):
+    for i, j in itertools.combinations(factors, 2):
+        (first, *others), (second, *more) = factors[i], factors[j]
+        beside = [[name for k, name in enumerate(names) if k not in (i, j)] for names in grid]
+        settings = dict.fromkeys(map(",".join, beside))
         for one, other in itertools.product(others, more):
             apart = [(f"{one},{of}", f"{first},{of}") for of in (other, second)]
             yield f"{one} × {other}", "interaction", apart
+            for setting in settings if len(settings) > 1 else ():  # of a third factor
+                within = [(f"{level},{setting}", f"{base},{setting}") for level, base in apart]
+                yield f"{one} × {other} at {setting}", "simple", within
 
 
 def level_name(factor: str, value: Level) -> str:

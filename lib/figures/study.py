@@ -24,7 +24,8 @@ from lib.figures import effects, training
 from lib.figures.style import facets, in_order
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.tables import ENDS, REFERENCES
+from lib.stats.effects import ENDS, by_setting, is_mean_of_both_signs
+from lib.stats.tables import CHANGES, REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
@@ -83,11 +84,12 @@ class StudyFigures:
     def _effects(self) -> Layouts:
         """By how much do arms differ? A row for each hypothesis of the plan, or without one for
         each factor of a grid and each interaction, or each arm beside its baseline: the mean
-        paired difference with its 95 % *t* interval. Hollow marks are undecided. Drawn by
-        `forest` from the hypotheses, effects or contrasts of 03."""
+        paired difference with its 95 % *t* interval, which is not adjusted for how many there
+        are. Hollow marks are undecided, or the mean of an effect that changes sign: read its
+        settings, which stand below it. Drawn by `forest` from the hypotheses, effects or
+        contrasts of 03."""
         every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
-        of_factors = [row for row in every if row["kind"] != "simple"]
-        table = pd.DataFrame(self.verdict["hypothesis_tests"] or of_factors)
+        table = pd.DataFrame(self.verdict["hypothesis_tests"] or by_setting(every))
         if table.empty:
             table = self.contrasts(self.main)
             table["effect"] = table["arm"] + " - " + table["baseline"]
@@ -96,7 +98,12 @@ class StudyFigures:
             decided = (table["t_low"] > 0) | (table["t_high"] < 0)
             if "answer" in table:
                 decided = table["answer"] != "undecided"
-            label = table["effect"].map(lambda text: textwrap.fill(text.replace(",", ", "), 22))
+            label = (
+                table["setting"].fillna(table["effect"]) if "setting" in table else table["effect"]
+            )
+            label = label.map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
+            mixed = pd.Series(map(is_mean_of_both_signs, table.to_dict("records")))
+            label, decided = label + mixed.map({True: f"\n{CHANGES}", False: ""}), decided & ~mixed
             table = table.assign(label=label, decided=decided, variant="", setting="")
             rows: Rows = {}
             for measure in sorted(table["measure"].unique(), key=self.main.__ne__):

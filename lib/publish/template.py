@@ -36,6 +36,8 @@ from lib.config.metrics import MAIN
 from lib.config.study import load_study
 from lib.config.yaml import Json, UserError, read_yaml, suggest
 from lib.record.archive import Record
+from lib.stats.effects import by_setting
+from lib.stats.tables import cautions
 
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
 _CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
@@ -59,6 +61,7 @@ class Template:
         known |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
         known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
         known |= {"results": self.studies, "one": one, "params": load_study}
+        known |= {"by_setting": by_setting, "cautions": cautions}
         self._environment = Environment(
             loader=FileSystemLoader(paper),
             undefined=_with_nearest_name(known),

@@ -14,8 +14,9 @@ import pandas as pd
 from numpy.random import Generator
 
 from lib.config.metrics import MEASURES, measures_in
-from lib.config.plan import Hypothesis, Plan, arm_weights, arms_called
+from lib.config.plan import Hypothesis, Plan, arm_weights, arms_called, setting_weights
 from lib.stats import paired
+from lib.stats.effects import changes_sign
 from lib.stats.paired import Floats, holm
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.stats.runs import available_measures, is_comparable, of_arms, planned_measures
@@ -103,8 +104,9 @@ def _family_answer(row: Row, plan: Plan) -> str:
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
     """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
-    p_holm that it is true, `refuted_p` that it is false, adjusted too; the answer, the `sentence`
-    that the plan has for it, and of an undecided one the `seeds` that would decide it."""
+    p_holm that it is true, `refuted_p` that it is false, adjusted too; `changes_sign`, over the
+    settings that it is a mean of (see `lib.stats.effects`); the answer, the `sentence` that the
+    plan has for it, and of an undecided one the `seeds` that would decide it."""
     variants = of_arms(runs, "variant")
     cells = of_arms(runs, "cell")
     rows = []
@@ -118,12 +120,17 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         deltas = paired.weighed_deltas(runs, measure, weights)
         test = paired.t_test(deltas, plan.alpha)
         sd = paired.sd_of(deltas)
+        settings = [
+            paired.t_test(paired.weighed_deltas(runs, measure, of), plan.alpha)._asdict()
+            for of in setting_weights(h.pairs, variants, cells)
+        ]
         exact = is_exact(h)
         tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
         p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *tests)
         row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
         row |= {"arm": arm, "baseline": baseline, "measure": measure, "family": h.family}
         row |= {"test": "exact" if exact else "t", **test._asdict(), "sd_delta": sd}
+        row |= {"changes_sign": changes_sign(settings)}
         rows.append(row | {"p": float(p), "refuted_p": float(refuted)})
     if not rows:
         return pd.DataFrame()
@@ -187,4 +194,6 @@ def in_words(row: Row) -> str:
         f"Claimed: {row['arm']} - {row['baseline']} is {row['claim']} in {measure.title}. "
         f"Found: {measure.estimate(row)}; {how}."
     )
+    if row["changes_sign"]:
+        found += " This mean hides an effect that changes sign: read it setting by setting."
     return " ".join(filter(None, [row["says"], found, row["sentence"]]))

@@ -50,6 +50,7 @@ _BATCH = ("training.batch_size", "model.block_size")
 _TOKENS = ("training.iterations", *_BATCH)
 _VOCABULARY = ("corpus.source", "corpus.tokenizer")
 _CORPUS = (*_VOCABULARY, "corpus.fraction")
+_RATES = ("training.optimizer", "training.learning_rate", "training.muon_learning_rate_ratio")
 BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
 """Parameters that decide how much of what an arm is trained on, and how precisely."""
 
@@ -139,15 +140,15 @@ def machine_settings(run: RunResult) -> str:
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
-    (the other factors), seed, status, `cell` (see `lib.config.study.levels_of`), vocabulary, each
-    factor's level, then every measure (NaN if diverged)."""
+    (the other factors), seed, status, `cell` (see `lib.config.study.levels_of`), vocabulary, what
+    decides budget and rate, each factor's level, then every measure (NaN if diverged)."""
     results = list(results)
     cells = levels_of({run.arm: run.levels for run in results})
     names = {"arm", "baseline", "variant", "setting", "seed", "status", "diverged_at"}
     rows = [
         run.model_dump(include=names)
         | {"cell": cells[run.arm], "vocabulary": vocabulary(run.config["corpus"])}
-        | {name: _parameter(run, name) for name in BUDGET}
+        | {name: _parameter(run, name) for name in (*BUDGET, *_RATES)}
         | run.levels
         | dict.fromkeys(MEASURES, np.nan)
         | run.measures

@@ -10,6 +10,7 @@ from lib.config.io import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.config.yaml import Json
 from lib.results import RunResult
+from lib.stats.effects import ENDS, Row, is_mean_of_both_signs, with_signs
 from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
 
 REFERENCES = {
@@ -21,8 +22,8 @@ REFERENCES = {
 """Reference (see `RunResult.references`) → what it is the held-out loss of."""
 
 
-ENDS = dict.fromkeys(("mean_delta", "t_low", "t_high"), float)
-"""A difference and its interval, which JSON may write as null."""
+CHANGES = "changes sign"
+"""What stands in place of the mean of an effect that does."""
 
 
 def in_markdown(verdict: Json) -> str:
@@ -118,16 +119,58 @@ def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFr
 
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     """Lay out all contrasts, or effects of factors (rows), in all measures (columns): difference
-    and t interval; and which part of its budget differs where that is itself a factor. Empty for an
-    empty table."""
+    and t interval; and which part of its budget differs where that is itself a factor. An effect
+    that changes its sign over settings has these words in place of its mean. Empty for an empty
+    table."""
     cells: dict[str, dict[str, str]] = {}
-    for row in contrasts.astype(ENDS if len(contrasts) else {}).to_dict("records"):
+    rows = contrasts.astype(ENDS if len(contrasts) else {}).to_dict("records")
+    for row in with_signs(rows) if "effect" in contrasts else rows:
         name = row["effect"] if "effect" in row else f"{row['arm']} - {row['baseline']}"
         if row["budget"]:
             name += f" ({row['budget']} differs)"
         measure = MEASURES[row["measure"]]
-        cells.setdefault(measure.title, {})[name] = measure.estimate(row)
+        said = CHANGES if is_mean_of_both_signs(row) else measure.estimate(row)
+        cells.setdefault(measure.title, {})[name] = said
     return pd.DataFrame(cells)
+
+
+def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
+    """Write what a reader of contrasts and effects must know before one of them counts as found, a
+    line each: how many intervals there are, whether an effect changes its sign, whether there are
+    only one or two seeds; and with the runs whether a rate was tuned for each optimizer, and what
+    is not compared."""
+    rows = [row for row in rows if not pd.isna(row["mean_delta"])]
+    shown = [row for row in rows if not is_mean_of_both_signs(row)]
+    intervals, n_seeds = sum(not pd.isna(row["t_low"]) for row in shown), {row["n"] for row in rows}
+    said = {
+        f"{intervals} intervals; none is adjusted for their number.": intervals > 1,
+        "Changes sign: over the settings of the other factors the estimates lie on both sides of "
+        "zero, so their mean is not shown.": len(shown) < len(rows),
+        "Two seeds show no spread: an interval over two differences says next to nothing; add "
+        "seeds.": 2 in n_seeds,
+        "One seed shows no spread: its differences have no interval; add seeds.": 1 in n_seeds,
+    }
+    lines = [line for line, holds in said.items() if holds]
+    lines += [] if runs is None else [untuned(runs), not_compared(runs)]
+    return "\n".join(filter(None, lines))
+
+
+def untuned(runs: pd.DataFrame) -> str:
+    """Warn of optimizers that were compared at one learning rate, which is also another's; "" if
+    there are none. Muon's own rate is `muon_learning_rate_ratio` times as high."""
+    optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
+    ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None of an old run
+    rate = rate.where(optimizer != "muon", rate * ratio)
+    rates = {name: {*of} for name, of in rate.groupby(optimizer, sort=False)}
+    at_one = [name for name, of in rates.items() if len(of) == 1]
+    names = [name for name in at_one if any(rates[name] <= rates[o] for o in rates if o != name)]
+    if not names:
+        return ""
+    which = "either optimizer" if len(names) == 2 else names[0]
+    return (
+        f"No rate was tuned for {which}: {' and '.join(rates)} are compared at the same learning "
+        "rate, which may suit one of them better."
+    )
 
 
 def repetitions(file: Path) -> str:

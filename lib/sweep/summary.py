@@ -17,8 +17,9 @@ from lib.config.preregistration import load_plan
 from lib.config.study import Study
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
+from lib.stats.effects import by_setting
 from lib.stats.runs import available_measures, main_measures, tidy
-from lib.stats.tables import contrast_overview, in_markdown, means, not_compared
+from lib.stats.tables import cautions, contrast_overview, in_markdown, means
 
 WIDTH = 28
 """Characters that a measure takes."""
@@ -39,18 +40,20 @@ def summarise(study: Study) -> None:
     console.print(f"\n{study.name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
     measures = [*main_measures(runs, plan), *measures_in("headline")]
     measures = available_measures(measures, runs)[: max(1, (console.width - 20) // WIDTH)]
-    effects = [row for row in verdict["effects"] if row["kind"] != "simple"]
+    effects = by_setting(row for row in verdict["effects"] if row["measure"] in measures)
+    contrasts = [row for row in verdict["contrasts"] if row["measure"] in measures]
     diverged = runs.loc[runs["status"] == "diverged", "arm"].value_counts()
     parts = [
         means(runs, measures).rename({arm: f"{arm} ({n} diverged)" for arm, n in diverged.items()})
     ]
-    parts += [contrast_overview(pd.DataFrame(rows)) for rows in (verdict["contrasts"], effects)]
+    parts += [contrast_overview(pd.DataFrame(rows)) for rows in (contrasts, effects)]
+    below = [row for row in effects if row["kind"] == "simple"]  # each below its effect
+    parts[-1] = parts[-1].rename({r["effect"]: r["setting"].replace(",", ", ") for r in below})
     console.print(_table(parts, measures))
-    console.print(
-        "\nMean ± sd over seeds; then differences, seed by seed, with their "
-        f"{1 - (plan.alpha if plan else ALPHA):.0%} intervals" + (EFFECTS if effects else "") + "."
-    )
-    console.print(not_compared(runs))
+    level = f"{1 - (plan.alpha if plan else ALPHA):.0%}"
+    shown = f"Mean ± sd over seeds; then differences, seed by seed, with their {level} intervals"
+    shown += f"{EFFECTS if effects else ''}.\n{cautions(contrasts + effects, runs)}"
+    console.print(f"\n{shown.rstrip()}\n")
     because = "; ".join(verdict["exploratory_because"])
     claim = f"{verdict['standing']}: {because}" if because else verdict["standing"]
     console.print(Markdown(f"**{claim}**\n\n{in_markdown(verdict)}"))

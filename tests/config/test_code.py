@@ -3,11 +3,13 @@
 import json
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 from lib.config import code
@@ -52,7 +54,8 @@ def append(file, text="# a comment\n"):
         *((f"lib/data/{name}.py", {TRAIN}) for name in ("text", "tokens")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("model", "trainer", "checkpoint")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("machine", "distributed")),
-        *((f"lib/train/{name}.py", {MEASURE}) for name in ("evaluate", "diagnostics", "lm_eval")),
+        ("lib/train/diagnostics.py", {TRAIN}),  # the curve is taken in training
+        *((f"lib/train/{name}.py", {MEASURE}) for name in ("evaluate", "lm_eval")),
         *((f"lib/data/{name}.py", {MEASURE}) for name in ("suite", "tasks")),
         *((f"lib/{name}.py", {MEASURE}) for name in ("results", "config/metrics")),
         *((f"lib/config/{name}.py", set()) for name in ("plan", "preregistration", "code", "io")),
@@ -64,6 +67,65 @@ def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(file, ch
     before = keys()
     append(tree / file)
     assert {name for name, key in keys().items() if key != before[name]} == changed
+
+
+LIVE = "lib.sweep.live"  # is told of steps that are made, and draws them
+HARMLESS = {
+    "lib/__init__.py": "says how Python imports lib",
+    "lib/config/__init__.py": "imports nothing",
+    "lib/data/__init__.py": "imports nothing",
+    "lib/train/__init__.py": "imports nothing",
+    "lib/config/code.py": "asks for keys, commit and variables, which stand in the result",
+    "lib/config/io.py": "finds and writes files; the SHA-256 of every text stands in the result",
+    "lib/config/plan.py": "draws seeds and hashes the plan, which stand in the result",
+    "lib/results.py": "says which fields files have, of a run that trains",
+}
+"""What training imports and no train key is of, and why it decides neither weights nor curve."""
+OF_MEASURES = {"lib/results.py", "lib/data/__init__.py", "lib/train/__init__.py"}
+"""Those of them that the measure key is of."""
+
+
+def imported_by_cells(first, last):
+    """The files of `lib` that cells of 02_train import up to the one that calls `last`, and that
+    those import in turn, inside functions too; from the cell after the one that calls `first` on.
+    """
+    cells = [
+        "".join(cell["source"])
+        for cell in json.loads((ROOT / "notebooks/02_train.ipynb").read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    calls = [i for i, text in enumerate(cells) if f" {first}" in text or f" {last}" in text]
+    text = "\n".join(cells[calls[-2] + 1 if first else 0 : calls[-1] + 1])
+    graph, found = grimp.build_graph("lib", cache_dir=None), set()
+    todo = {*re.findall(r"(?:from|import) (lib[\w.]*)", text)} - {LIVE}
+    while todo:
+        module = todo.pop()
+        found.add(module)
+        package = module.rpartition(".")[0]  # whose __init__ is imported first
+        todo |= {*graph.find_modules_directly_imported_by(module), package} - found - {""}
+    paths = [ROOT / name.replace(".", "/") for name in found]
+    files = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
+    return {path.relative_to(ROOT).as_posix() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "counts", "harmless"),
+    [
+        (None, "train(", {TRAIN}, HARMLESS),
+        ("train(", "write_result(", {TRAIN, MEASURE}, {*HARMLESS} - OF_MEASURES),
+    ],
+)
+def test_what_is_imported_is_of_a_key_or_is_named_as_harmless(first, last, counts, harmless, tree):
+    """An import that decides weights, the curve or a measure cannot be forgotten."""
+    imported, before = imported_by_cells(first, last), keys()
+    without_key = set()
+    for name in imported:
+        source = (tree / name).read_text("utf-8")
+        append(tree / name)
+        if not {key for key, value in keys().items() if value != before[key]} & counts:
+            without_key.add(name)
+        (tree / name).write_text(source, "utf-8")
+    assert without_key == {*harmless}
 
 
 def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_result(tree):

@@ -151,3 +151,37 @@ def test_an_accuracy_in_a_stock_task_that_the_plan_names_is_drawn_by_seed(tmp_pa
     figures.main = "sciq.acc"
     axes = drawn(figures, monkeypatch, "effects")[0].axes
     assert [ax.get_xlabel() for ax in axes] == ["Δ sciq accuracy", "Δ next-token accuracy"]
+
+
+def test_the_mean_of_an_effect_that_changes_sign_is_hollow_above_its_settings(
+    monkeypatch, tmp_path
+):
+    """Its interval excludes zero, and so do those of its settings."""
+    study = study_of({"model.embedding_norm": ["none", "layernorm"], "model.tied": [True, False]})
+    row = {"measure": "perplexity", "n": 4, "budget": ""}
+    rows = [
+        row | {"effect": effect, "kind": kind, "mean_delta": mean}
+        | {"t_low": mean - 0.01, "t_high": mean + 0.01}
+        for effect, kind, mean in [
+            ("norm=b - norm=a", "main", 0.03),
+            ("norm=b - norm=a at tied=true", "simple", -0.2),
+            ("norm=b - norm=a at tied=false", "simple", 0.26),
+            ("tied=false - tied=true", "main", 0.3),
+            ("tied=false - tied=true at norm=a", "simple", 0.2),
+            ("tied=false - tied=true at norm=b", "simple", 0.4),
+        ]
+    ]  # fmt: skip
+    figures = analysed(study, tmp_path, monkeypatch, kept={}, effects=rows)
+    (ax,) = drawn(figures, monkeypatch, "effects")[0].axes
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == [
+        "norm=b - norm=a\nchanges sign", "at tied=true", "at tied=false", "tied=false - tied=true",
+    ]  # fmt: skip
+    faces = [line.get_markerfacecolor() for line in ax.lines[1:]]
+    assert faces == ["white", "#000000", "#000000", "#000000"]
+    planned = {"hypothesis": "h", "answer": "supported", "mean_delta": 1, "t_low": 0.5, "t_high": 2}
+    tests = [planned | {"measure": "perplexity", "changes_sign": sign} for sign in (True, False)]
+    figures = analysed(study, tmp_path, monkeypatch, kept={}, hypothesis_tests=tests)
+    (ax,) = drawn(figures, monkeypatch, "effects")[0].axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["h\nchanges sign", "h"]
+    assert [line.get_markerfacecolor() for line in ax.lines[1:]] == ["white", "#000000"]

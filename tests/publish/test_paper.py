@@ -9,7 +9,7 @@ import pytest
 from lib.config.io import PAPER, PAPERS, read_json, write_json
 from lib.publish import paper as publishing
 from lib.publish.paper import begin, check, convert, main, make_files
-from lib.publish.template import TextError
+from lib.publish.template import Template, TextError
 
 
 @pytest.fixture
@@ -87,6 +87,28 @@ def test_a_first_manuscript_builds(example):
     latex = files[example / "paper.tex"].decode()
     assert "example/loss.pdf" in latex
     assert "warmup\\_cosine" in latex
+
+
+def test_a_first_manuscript_tells_an_effect_that_changes_sign_by_setting(example):
+    verdict = example / "results" / "example.verdict.json"
+    content = read_json(verdict)
+    row = {"measure": "loss", "n": 4, "budget": ""}
+    effects = [
+        ("b - a", "main", 0.0312, 0.01, 0.05),
+        ("b - a at tied=true", "simple", -0.2, -0.3, -0.1),
+        ("b - a at tied=false", "simple", 0.26, 0.1, 0.4),
+        ("a × tied=false", "interaction", 0.46, 0.4, 0.5),
+    ]
+    names = ("effect", "kind", "mean_delta", "t_low", "t_high")
+    content["effects"] = [row | dict(zip(names, values, strict=True)) for values in effects]
+    write_json(verdict, content)
+    begin(example)
+    text = Template(example).render("paper.md")
+    assert "- `b - a`: changes sign in loss.\n    - at `tied=true`: −0.2000 [−0.3000, " in text
+    assert "- `a × tied=false`: +0.4600 [" in text
+    assert "0.0312" not in text
+    assert "3 intervals; none is adjusted for their number. Changes sign: " in text
+    assert make_files(example)
 
 
 def test_main_begins_only_the_paper_that_is_named(example, capsys):

@@ -57,3 +57,23 @@ def plan_of(**content):
     """A plan with little but what is asked of it."""
     least = {"title": "t", "question": "q", "confirmatory": ["s"], "hypotheses": {"h": "says"}}
     return Plan.model_validate(least | content)
+
+
+NORM = "embedding_norm=layernorm - embedding_norm=none"
+BY_SETTING = {("adamw", True): -0.24, ("adamw", False): -0.21, ("muon", True): 0.5}
+BY_SETTING |= {("muon", False): 0.07}
+"""By how much LayerNorm changes the loss for an optimizer and a tied or an untied head: +0.03 on
+average."""
+
+
+def crossed(n):
+    """A study of three factors, and its runs: what the first does depends on the others."""
+    optimizers = {"training.optimizer": ["adamw", "muon"]}
+    study = design(factors=NORMS | optimizers | {"model.tied": [True, False]}, seeds=list(range(n)))
+
+    def loss(arm, seed):
+        _, *setting = arm.levels.values()
+        effect = BY_SETTING[tuple(setting)] if arm.variant == "layernorm" else 0.0
+        return 2 + effect + 0.3 * noise(seed, 7) + 0.005 * noise(seed, *arm.id.encode())
+
+    return study, runs_of(study, loss)

@@ -6,11 +6,18 @@ from scipy import stats
 from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 
-from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
+from lib.stats.effects import (
+    by_setting,
+    changes_sign,
+    factor_effects,
+    leave_one_out,
+    leave_one_task_out,
+    task_contrasts,
+)
 from lib.stats.paired import contrast_table
 from lib.stats.power import t_test_power
 from lib.stats.runs import main_measures
-from tests.stats.samples import design, noise, runs_of, two_arms
+from tests.stats.samples import NORM, crossed, design, noise, runs_of, two_arms
 
 CONTRAST = pd.DataFrame([{"arm": "layernorm", "baseline": "none", "measure": "loss"}])
 MACRO = CONTRAST.assign(measure="macro_accuracy_zero_shot")
@@ -69,6 +76,64 @@ def test_of_three_factors_with_a_hole_equal_settings_are_paired():
     )
     assert found[TIED] == pytest.approx(np.mean([*gelu, *relu]))
     assert found[BOTH] == pytest.approx(np.mean(relu) - np.mean(gelu[:2]))
+
+
+NOTHING = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("settings", "n", "expected"),
+    [
+        ([(-0.2, -0.3, -0.1), (0.5, 0.4, 0.6)], 4, True),
+        ([(-0.2, -0.3, -0.1), (0.1, -0.1, 0.3)], 4, True),  # one setting is clear
+        ([(0.2, 0.1, 0.3), (-0.1, -0.3, 0.1), (0.2, 0.1, 0.3)], 4, True),
+        ([(-0.1, -0.3, 0.1), (0.1, -0.1, 0.3)], 4, False),  # chance alone
+        ([(-0.1, -0.3, 0.1), (0.1, -0.1, 0.3)], 2, True),  # whose intervals say nothing
+        ([(-0.2, -0.3, -0.1), (-0.5, -0.6, 0.1)], 4, False),
+        ([(-0.2, -0.3, -0.1), (0.0, -0.1, 0.1)], 4, False),
+        ([(-0.2, None, None), (0.1, None, None)], 1, True),
+        ([(-0.2, NOTHING, NOTHING), (0.1, NOTHING, NOTHING)], 8, True),  # of shares of runs
+        ([(-0.2, -0.3, -0.1), (None, None, None)], 4, False),  # all diverged
+        ([(-0.2, -0.3, -0.1)], 4, False),
+        ([], 4, False),
+    ],
+)
+def test_signs_differ_where_one_setting_is_clear_and_another_is_on_the_other_side(
+    settings, n, expected
+):
+    rows = [dict(zip(("mean_delta", "t_low", "t_high"), row, strict=True)) for row in settings]
+    assert changes_sign([row | {"n": n} for row in rows]) is expected
+    assert changes_sign([row | {"n": n} for row in rows[::-1]]) is expected
+
+
+def test_an_effect_that_changes_sign_is_followed_by_its_settings_and_so_is_an_interaction():
+    """Of two measures one may change its sign and the other not: settings are shown of both."""
+    _, runs = crossed(4)
+    runs["perplexity"] = runs["loss"] - (runs["model.embedding_norm"] == "layernorm")
+    effects = factor_effects(runs, ["loss", "perplexity"]).to_dict("records")
+    shown = pd.DataFrame(by_setting(effects))
+    of_loss = shown[shown["measure"] == "loss"].set_index("effect")
+    names = [f"optimizer={o},tied={t}" for o in ("adamw", "muon") for t in ("true", "false")]
+    assert list(of_loss.index)[:5] == [NORM, *(f"{NORM} at {name}" for name in names)]
+    found = of_loss["mean_delta"].iloc[:5]
+    assert found.to_numpy() == pytest.approx([0.03, -0.24, -0.21, 0.5, 0.07], abs=0.02)
+    assert found.iloc[0] == pytest.approx(found.iloc[1:].mean())
+    assert of_loss["setting"].iloc[1] == "at optimizer=adamw,tied=true"
+    signs = shown.set_index(["effect", "measure"])["changes_sign"]
+    assert (signs[NORM, "loss"], signs[NORM, "perplexity"]) == (True, False)
+    assert f"{NORM} at {names[0]}" in set(shown.loc[shown["measure"] == "perplexity", "effect"])
+    of = runs.pivot(index="seed", columns="arm", values="loss").mean()
+    by_hand = [
+        (of[f"layernorm,muon,{tied}"] - of[f"none,muon,{tied}"])
+        - (of[f"layernorm,adamw,{tied}"] - of[f"none,adamw,{tied}"])
+        for tied in ("tied=true", "tied=false")
+    ]
+    both, every = "embedding_norm=layernorm × optimizer=muon", pd.DataFrame(effects)
+    every = every[every["measure"] == "loss"].set_index("effect")["mean_delta"]
+    within = [every[f"{both} at tied={tied}"] for tied in ("true", "false")]
+    assert within == pytest.approx(by_hand)
+    assert every[both] == pytest.approx(np.mean(by_hand))
+    assert f"{both} at tied=true" not in of_loss.index  # +0.74 and +0.28
 
 
 def test_a_study_of_one_factor_has_contrasts_alone():

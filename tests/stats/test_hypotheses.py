@@ -10,7 +10,7 @@ from lib.config.plan import Family, read_plan
 from lib.stats import hypotheses as answers
 from lib.stats.power import spread_of
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
-from tests.stats.samples import design, noise, plan_of, runs_of, two_arms
+from tests.stats.samples import crossed, design, noise, plan_of, runs_of, two_arms
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -57,6 +57,25 @@ def test_a_hypothesis_may_be_of_levels_or_of_an_interaction():
     assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in answers.in_words(
         both
     )
+
+
+def test_a_planned_mean_over_settings_of_both_signs_says_so():
+    _, runs = crossed(4)
+    pairs = {
+        "mean": ["embedding_norm=layernorm", "embedding_norm=none"],
+        "muon": ["embedding_norm=layernorm,optimizer=muon", "embedding_norm=none,optimizer=muon"],
+        "one": ["layernorm,muon,tied=true", "none,muon,tied=true"],
+    }
+    h = {"says": "…", "direction": "differs"}
+    asked = {name: h | {"test": [*pair, "loss"]} for name, pair in pairs.items()}
+    asked["both"] = asked["muon"] | {"minus": [p.replace("muon", "adamw") for p in pairs["muon"]]}
+    table = answers.hypothesis_tests(runs, decay_plan(hypotheses=asked), rng())
+    rows = table.set_index("hypothesis").to_dict("index")
+    assert {name: row["changes_sign"] for name, row in rows.items()} == {
+        "mean": True, "muon": False, "one": False, "both": False,
+    }  # fmt: skip
+    assert "changes sign" in answers.in_words(rows["mean"])
+    assert "changes sign" not in answers.in_words(rows["muon"])
 
 
 def test_each_hypothesis_is_tested_as_it_claims():

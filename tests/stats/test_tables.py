@@ -3,11 +3,12 @@ import pandas as pd
 import pytest
 
 from lib.stats import tables
+from lib.stats.effects import factor_effects, with_signs
 from lib.stats.paired import contrast_table
 from lib.stats.runs import tidy
 from lib.stats.tables import seed_tables, summary_table
 from tests.samples import PROVENANCE, TRAINED, sample_runs
-from tests.stats.samples import design, runs_of
+from tests.stats.samples import NORM, NORMS, crossed, design, runs_of
 
 
 @pytest.fixture
@@ -48,6 +49,64 @@ def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs):
     assert longer.index.tolist() == ["layernorm - none (training.iterations differs)"]
     one_arm = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], np.random.default_rng(0))
     assert tables.contrast_overview(one_arm).empty
+
+
+def test_an_effect_that_changes_sign_has_no_mean_and_one_that_does_not_has():
+    _, runs = crossed(4)
+    effects = factor_effects(runs, ["loss"])
+    cells = tables.contrast_overview(effects)["validation loss (nats)"]
+    assert cells[NORM] == "changes sign"
+    assert cells[f"{NORM} at optimizer=muon,tied=true"].startswith("+0.5")
+    assert cells["embedding_norm=layernorm × optimizer=muon"].startswith("+0.5")
+    n = cells.str.contains("[", regex=False).sum()
+    lines = tables.cautions(with_signs(effects.to_dict("records"))).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        f"{n} intervals; none is adjusted for their number.", "Changes sign",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [(1, "One seed shows no spread"), (2, "Two seeds show no spread"), (3, "")],
+)
+def test_differences_over_one_or_two_seeds_are_called_so(n, said):
+    study = design(factors=NORMS, seeds=list(range(n)))
+    runs = runs_of(study, lambda arm, seed: 2 + 0.1 * seed * (arm.id == "none"))
+    contrasts = contrast_table(runs, ["loss"], np.random.default_rng(0))
+    found = tables.cautions(contrasts.to_dict("records"))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)  # a single interval needs no words
+
+
+OPTIMIZERS, RATE = {"training.optimizer": ["adamw", "muon"]}, "training.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"factors": OPTIMIZERS}, "either optimizer"),
+        ({"factors": OPTIMIZERS | NORMS}, "either optimizer"),
+        ({"factors": OPTIMIZERS | {RATE: [1e-3, 1e-2]}}, ""),
+        ({"factors": NORMS}, ""),
+        ({"factors": NORMS | {RATE: [1e-3, 1e-2]}}, ""),
+        ({"factors": OPTIMIZERS, "training": {"muon_learning_rate_ratio": 0.5}}, ""),
+        (
+            {"factors": {"training.optimizer": ["adamw"]}}
+            | {"include": [{"levels": {"training.optimizer": "muon", RATE: 0.5}, "name": "own"}]},
+            "",
+        ),
+        (
+            {"factors": OPTIMIZERS}
+            | {"include": [{"levels": {"training.optimizer": "adamw", RATE: 0.5}, "name": "own"}]},
+            "muon",
+        ),
+    ],
+)
+def test_optimizers_at_one_rate_are_called_untuned(content, said):
+    """Not where each has several rates, or its own."""
+    found = tables.untuned(runs_of(design(**content), lambda *_: 2.0))
+    assert found.startswith(f"No rate was tuned for {said}:" if said else "")
+    assert bool(found) == bool(said)
 
 
 def test_references_have_their_perplexity_and_the_arms_above_them():

@@ -12,7 +12,7 @@ from lib.stats.runs import study_results, tidy
 from lib.stats.verdict import analyse
 from lib.sweep import summary
 from tests.samples import made_up
-from tests.stats.samples import design, noise, plan_of, trace_of
+from tests.stats.samples import crossed, design, noise, plan_of, trace_of
 
 RATIO = "training.embedding_learning_rate_ratio"
 FAST = "embedding_learning_rate_ratio=35.36"
@@ -77,3 +77,32 @@ def test_an_answer_is_said_whole_and_in_plain_words(width, measure, tmp_path, mo
     for odd in ("…", "n = ", "p_holm", "not judged", "nan", "None"):
         assert odd not in text
     assert "Executed notebooks" in ends
+
+
+@pytest.mark.parametrize(("n", "few"), [(2, True), (4, False)])
+def test_an_effect_that_changes_sign_is_told_by_setting(n, few, tmp_path, monkeypatch, capsys):
+    study, table = crossed(n)
+    runs = [
+        made_up(study, study.arm(run["arm"]), run["seed"]).model_copy(
+            update={"measures": {"loss": run["loss"]}}
+        )
+        for run in table.to_dict("records")
+    ]
+    claim, none = ClaimStatus(study.name, None, "EXPLORATORY", ["it names no plan"]), pd.DataFrame()
+    verdict = analyse(study, None, claim, table, trace_of(table), none, none).as_json()
+    monkeypatch.setenv("COLUMNS", "80")
+    kept = study_results(study, runs)["runs"]
+    end_of(study, kept, verdict, tmp_path, monkeypatch)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines()[:-5])) <= 80
+    assert "changes sign" in said
+    by_setting = re.findall(r"^at optimizer=(\w+), tied=\w+ +([+-]0\.\d)", said, re.M)[:4]
+    assert by_setting == [("adamw", "-0.2"), ("adamw", "-0.2"), ("muon", "+0.5"), ("muon", "+0.0")]
+    mean = next(
+        row for row in verdict["effects"] if row["kind"] == "main" and row["measure"] == "loss"
+    )
+    assert f"{mean['mean_delta']:+.4f}" not in said
+    words = " ".join(said.split())
+    assert re.search(r"\d+ intervals; none is adjusted for their number\.", words)
+    assert "No rate was tuned for either optimizer" in words
+    assert ("Two seeds show no spread" in words) == few
