@@ -4,16 +4,23 @@ On Kaggle the repository is a read-only input, so everything a run writes goes t
 folder beside the inputs; everywhere else it goes to the repository itself.
 """
 
+import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import secrets
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from lib.config.yaml import Json, UserError
 
@@ -49,6 +56,8 @@ PAPER = PAPERS / "embedding-norm"
 """Of a study that names no other."""
 MAX_JSON = 10**8
 """Bytes: more than any notebook here; in memory they take thirty times as much."""
+_LACKS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+"""What file systems answer that have no flock (Lustre), or no fsync of folders (shares, WSL)."""
 TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
@@ -136,12 +145,51 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
+    """Bring a file, or a folder's list of names, to the disk; a folder only if it can be."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _LACKS or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
+
+
+@cache
+def has_flock(folder: Path) -> bool:
+    """Return whether files in a folder can be locked by flock."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        try:
+            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _LACKS:
+                raise
+            return False
+    return True
+
+
+def file_lock(path: Path) -> BaseFileLock:
+    """Return a lock. Without flock it is a file that exists while the lock is held; one left by a
+    process of this machine that is gone does not count."""
+    soft = path.with_suffix(".held.lock")
+    return FileLock(path) if has_flock(path.parent) else SoftFileLock(soft)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock while the block runs; say after a second that another process holds it."""
+    lock = file_lock(path)
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        message = f"{relative(path)} is held by another process; waiting for it to end"
+        print(message, file=sys.stderr, flush=True)  # in no record
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -9,10 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from filelock import FileLock
-
 from lib.config.code import as_committed, environment, git, is_checkout
-from lib.config.io import OUTPUT, RUNS, study_folder, write_json
+from lib.config.io import OUTPUT, RUNS, locked, study_folder, write_json
 from lib.config.schema import CODE
 from lib.config.study import COMMITS, Study
 from lib.config.yaml import ConfigError, UserError
@@ -62,7 +60,7 @@ def tree_of(commit: str) -> Path:
     """Check a commit out below `runs/.code/`, once; return its folder."""
     tree = RUNS / ".code" / commit
     tree.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(tree.with_suffix(".lock")):
+    with locked(tree.with_suffix(".lock")):
         git("worktree", "prune")
         if not (tree / "lib").is_dir():
             git("worktree", "add", "--force", "--detach", str(tree), commit)

@@ -1,12 +1,15 @@
 """A file is written whole or not at all; outputs go where they can be kept, and no machine's
 folders are shown."""
 
+import errno
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,63 @@ def test_what_has_its_name_is_on_the_disk(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="not empty"), atomic_write(tmp_path / "checkpoints") as other:
         other.mkdir()
     assert [path.name for path in tmp_path.rglob("*")] == ["checkpoints", "last", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("error", "of_folders", "stops"),
+    [("EINVAL", 1, False), ("ENOTSUP", 1, False), ("EIO", 1, True), ("EINVAL", 0, True)],
+)
+def test_a_folder_that_cannot_be_flushed_stops_nothing(
+    error, of_folders, stops, tmp_path, monkeypatch
+):
+    """As on shares and on drives of Windows. A file must be on the disk."""
+
+    def fsync(descriptor):
+        if Path(f"/proc/self/fd/{descriptor}").is_dir() == of_folders:
+            raise OSError(getattr(errno, error), error)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match=error) if stops else nullcontext():
+        write_text(tmp_path / "folder" / "file", "text")
+
+
+NO_FLOCK = """
+import errno, fcntl, os, sys
+from pathlib import Path
+from lib.config.io import file_lock
+def flock(*_):
+    raise OSError(errno.ENOSYS, "")
+fcntl.flock = flock
+file_lock(Path(sys.argv[1])).acquire()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("error", ["", "ENOSYS", "ENOTSUP", "ENOLCK"])
+def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monkeypatch, capsys):
+    """With flock and without, as on Lustre; then what a killed process leaves does not count."""
+
+    def flock(*_):
+        raise OSError(getattr(errno, error), "")
+
+    path, order = tmp_path / "a.lock", []
+    if error:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        subprocess.run([sys.executable, "-c", NO_FLOCK, str(path)], cwd=io.ROOT)
+
+    def wait():
+        with io.locked(path):
+            order.append("second")
+
+    with io.locked(path):
+        other = threading.Thread(target=wait, daemon=True)
+        other.start()
+        other.join(1.5)
+        order.append("first")
+    other.join(10)
+    assert order == ["first", "second"]
+    said = capsys.readouterr().err
+    assert said == "a.lock is held by another process; waiting for it to end\n"
 
 
 def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
