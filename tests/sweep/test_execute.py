@@ -69,7 +69,8 @@ def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 120)))
     monkeypatch.setenv(module.GPUS, "3")
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "STUDY_HEADLESS", "CUDA_VISIBLE_DEVICES"]
+    monkeypatch.setenv("RAYON_NUM_THREADS", "9")
+    names = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS", "STUDY_HEADLESS", "CUDA_VISIBLE_DEVICES"]
     output = write_notebook(
         f"import os, sys, json; values = [sys.prefix, *(os.environ[n] for n in {names})]",
         "import matplotlib; values += [os.environ.get('MKL_CBWR'), sys.flags.utf8_mode]",
