@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ PAPER = PAPERS / "embedding-norm"
 """Of a study that names no other."""
 MAX_JSON = 10**8
 """Bytes: more than any notebook here; in memory they take thirty times as much."""
+CGROUPS = Path("/sys/fs/cgroup")
 _LACKS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """What file systems answer that have no flock (Lustre), or no fsync of folders (shares, WSL)."""
 TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
@@ -117,9 +118,28 @@ def corpus_places(file_name: str) -> list[Path]:
 
 
 def cores() -> int:
-    """Count the cores that this process may use."""
+    """Count the cores that this process may use, in a container too."""
     few = getattr(os, "sched_getaffinity", None)  # which macOS lacks
-    return len(few(0)) if few else os.cpu_count() or 1
+    here = len(few(0)) if few else os.cpu_count() or 1
+    return min([here, *(max(1, quota // period) for quota, period in _limits("cpu.max"))])
+
+
+def total_memory() -> int:
+    """Return the bytes of memory that this process may use, in a container too."""
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    of_v1 = "memory/memory.limit_in_bytes"
+    return min([here, *(limit for name in ("memory.max", of_v1) for (limit,) in _limits(name))])
+
+
+def _limits(name: str) -> Iterator[list[int]]:
+    """Yield what a file says in this process's control group and in those around it, if it is a
+    limit (Linux, "Control Group v2")."""
+    own = ""
+    with suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text("utf-8").rpartition("0::/")[2].strip()
+    for group in (CGROUPS / own, *(CGROUPS / own).parents):
+        with suppress(OSError, ValueError):  # no such file; "max"
+            yield [int(number) for number in (group / name).read_text("utf-8").split()]
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class Sweep:
     flags: list[str] = field(default_factory=list)
     """For Snakemake."""
     jobs: int | None = None
-    """Runs at once; None: as many as GPUs, or cores, have room for."""
+    """Runs at once; None: as many as GPUs, or cores and memory, have room for."""
     stop_after: float | None = None
     """Hours."""
     dry_run: bool = False
@@ -97,7 +97,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
-    jobs = sweep.jobs or (len(gpus) or io.cores() if sweep.is_local else None)
+    jobs = sweep.jobs or (len(gpus) or check.side_by_side(studies) if sweep.is_local else None)
     command = snakemake_command(studies, sweep, stale, jobs)
     # A user's profiles are given as words; of this one's variables none is another word.
     environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}

@@ -200,7 +200,8 @@ REACHES = (
 def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(monkeypatch, tmp_path):
     asked = {"https_proxy": "http://proxy", "SSL_CERT_FILE": "/cert", "CUDA_VISIBLE_DEVICES": "1",
              "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring", "TRITON_INTERPRET": "0",
-             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"} | dict.fromkeys(REACHES.split(), "1")  # fmt: skip
+             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # fmt: skip
+    asked |= dict.fromkeys(REACHES.split(), "1")
     fixed = {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(ROOT)}
     hostile = dict.fromkeys(
         [*HOSTILE.split(), *NUMERIC.split(), "CUBLAS_WORKSPACE_CONFIG", "LC_ALL"], "1"

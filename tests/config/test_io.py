@@ -210,6 +210,31 @@ def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
     assert io.output_root() == tmp_path
 
 
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({"cpu.max": "max 100000", "memory.max": "max"}, 8, 4096 * 10**6),
+        ({"cpu.max": "350000 100000", "memory.max": "1000"}, 3, 1000),
+        ({"a/b/cpu.max": "50000 100000", "a/memory.max": "5", "memory.max": "9"}, 1, 5),
+        ({"a/cpu.max": "1600000 100000", "a/b/memory.max": "9" * 15}, 8, 4096 * 10**6),
+        ({"memory/memory.limit_in_bytes": "1000"}, 8, 1000),
+    ],
+)
+def test_cores_and_memory_are_those_of_the_container(files, cores, memory, tmp_path, monkeypatch):
+    """Whichever control group sets the limit: a container's, or of Slurm or systemd one around."""
+    (tmp_path / "self").write_text("9:cpu:/x\n0::/a/b\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(io, "CGROUPS", tmp_path)
+    monkeypatch.setattr(
+        io, "Path", lambda p: tmp_path / "self" if p == "/proc/self/cgroup" else Path(p)
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10**6, "SC_PAGE_SIZE": 4096}.get)
+    assert (io.cores(), io.total_memory()) == (cores, memory)
+
+
 def test_cores_are_those_that_the_process_may_use():
     few = "import os; os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:1])"
     text = f"{few}; from lib.config.io import cores; print(cores())"
