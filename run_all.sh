@@ -38,12 +38,13 @@ keep_sources() {
     fail "the environment $prefix has no pip; add it, or use another"
   for name in "${!PIP_@}" "${!UV_@}"; do
     case "$name" in
-      *INDEX* | *LINKS | *CERT* | *PROXY | *HOST | *CACHE* | *TIMEOUT | *RETRIES | *KEYRING* | *TLS | *OFFLINE | *CONFIG*) ;;
+      *INDEX* | *LINKS | *CERT* | *PROXY | *HOST | *CACHE* | *TIMEOUT | *RETRIES | *KEYRING* | *TLS | *OFFLINE) ;;
+      *CONFIG* | *LINK_MODE | *BREAK_SYSTEM_PACKAGES) ;; # which may be needed as well
       *) unset "$name" ;;
     esac
   done
   told="$(PIP_REQUIRE_VIRTUALENV=0 "$python" -m pip config list 2>/dev/null | LC_ALL=C sort -r)" || told="" # install., then global.
-  for name in index-url extra-index-url find-links no-index cert client-cert proxy trusted-host cache-dir timeout; do
+  for name in index-url extra-index-url find-links no-index cert client-cert proxy trusted-host cache-dir timeout break-system-packages; do
     value="$(sed -n "s/^[a-z:]*\.$name='\(.*\)'$/\1/p" <<<"$told" | head -n 1)"
     name="PIP_$(tr a-z- A-Z_ <<<"$name")"
     value="$(printf '%b' "$value" | tr '\n' ' ')" # several stand on a line each
@@ -119,7 +120,7 @@ if [[ -z "$dry" ]] && ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
     install_torch
   install --no-deps --require-hashes -r "$PWD/$lock"
   said="$("$python" -c "import $needed" 2>&1)" ||
-    fail "the packages were not installed in $prefix (${said##*$'\n'}); look for a setting of uv or pip that leads elsewhere, delete that folder if it is .venv, and try again"
+    fail "the packages were not installed in $prefix (${said##*$'\n'}); if uv.toml leads elsewhere (target, prefix), mend it; delete .venv and try again"
   cp requirements.lock "$prefix/.embedding-norm-requirements.lock" # which the other holds as well
   cp "$lock" "$prefix/.embedding-norm-$lock"
 fi

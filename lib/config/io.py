@@ -200,12 +200,16 @@ def file_lock(path: Path) -> BaseFileLock:
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock while the block runs; say after a second that another process holds it."""
     lock = file_lock(path)
-    try:
-        lock.acquire(timeout=1)
-    except Timeout:
-        message = f"{relative(path)} is held by another process; waiting for it to end"
+    message = f"{relative(path)} is held by another process; waiting for it to end"
+    for seconds in (
+        1,
+        10,
+        -1,
+    ):  # twice: papermill saves a message of a running cell at the next one
+        with suppress(Timeout):
+            lock.acquire(timeout=seconds)
+            break
         print(message, file=sys.stderr, flush=True)  # in no record
-        lock.acquire()
     try:
         yield
     finally:
