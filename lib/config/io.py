@@ -201,11 +201,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a lock while the block runs; say after a second that another process holds it."""
     lock = file_lock(path)
     message = f"{relative(path)} is held by another process; waiting for it to end"
-    for seconds in (
-        1,
-        10,
-        -1,
-    ):  # twice: papermill saves a message of a running cell at the next one
+    for seconds in (1, 10, -1):  # twice: papermill saves what a cell says when it says more
         with suppress(Timeout):
             lock.acquire(timeout=seconds)
             break
