@@ -5,7 +5,12 @@
 set -euo pipefail
 export CALLED_FROM="$PWD" # which paths in the command line are relative to
 unset CDPATH
-cd "$(dirname "${BASH_SOURCE[0]}")"
+script="${BASH_SOURCE[0]}"
+while [[ -L "$script" ]]; do # a link to this file, say in ~/bin
+  cd "$(dirname "$script")"
+  script="$(readlink "${script##*/}")"
+done
+cd "$(dirname "$script")"
 unset "${!PYTHON@}" # a user's settings of it
 export PYTHONPATH="$PWD" PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
 rm -rf lib/__pycache__ 2>/dev/null || true # no other is read: lib/__init__.py
@@ -25,27 +30,38 @@ find_python() {
   fail "Python 3.11, 3.12, 3.13 or 3.14 is needed"
 }
 
-# uv installs five times faster than pip. It is told of the index, links and certificates that pip is told of.
-tell_uv() {
-  local told
-  told="$("$python" -m pip config list 2>/dev/null)" || return 0
-  setting() { sed -n "s/^[a-z:]*\.$1='\(.*\)'$/\1/p" <<<"$told" | head -n 1; }
-  local index extra links cert offline
-  index="$(setting index-url)" extra="$(setting extra-index-url)" links="$(setting find-links)"
-  cert="$(setting cert)" offline="$(setting no-index)"
-  [[ -z "$index" ]] || export UV_DEFAULT_INDEX="$index"
-  [[ -z "$extra" ]] || export UV_INDEX="$extra" UV_INDEX_STRATEGY=unsafe-best-match # as pip chooses
-  [[ -z "$links" ]] || export UV_FIND_LINKS="${links// /,}"
-  [[ -z "$cert" ]] || export SSL_CERT_FILE="$cert"
-  [[ -z "$offline" ]] || export UV_NO_INDEX=1
+# Keep of a user's settings of pip and uv those that say where packages come from, and tell uv of pip's.
+# Others, such as user, target or prefix, would install elsewhere.
+keep_sources() {
+  local name value told
+  "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null 2>&1 ||
+    fail "the environment $prefix has no pip; add it, or use another"
+  for name in "${!PIP_@}" "${!UV_@}"; do
+    case "$name" in
+      *INDEX* | *LINKS | *CERT* | *PROXY | *HOST | *CACHE* | *TIMEOUT | *RETRIES | *KEYRING* | *TLS | *OFFLINE) ;;
+      *CONFIG* | *LINK_MODE | *BREAK_SYSTEM_PACKAGES) ;; # which may be needed as well
+      *) unset "$name" ;;
+    esac
+  done
+  told="$(PIP_REQUIRE_VIRTUALENV=0 "$python" -m pip config list 2>/dev/null | LC_ALL=C sort -r)" || told="" # install., then global.
+  for name in index-url extra-index-url find-links no-index cert client-cert proxy trusted-host cache-dir timeout break-system-packages; do
+    value="$(sed -n "s/^[a-z:]*\.$name='\(.*\)'$/\1/p" <<<"$told" | head -n 1)"
+    name="PIP_$(tr a-z- A-Z_ <<<"$name")"
+    value="$(printf '%b' "$value" | tr '\n' ' ')" # several stand on a line each
+    [[ -z "$value" || -n "${!name:-}" ]] || export "$name=${value# }"
+  done
+  export PIP_CONFIG_FILE=/dev/null
+  [[ -z "${PIP_INDEX_URL:-}" ]] || export UV_DEFAULT_INDEX="$PIP_INDEX_URL"
+  [[ -z "${PIP_EXTRA_INDEX_URL:-}" ]] || export UV_INDEX="$PIP_EXTRA_INDEX_URL" UV_INDEX_STRATEGY=unsafe-best-match # as pip chooses
+  [[ -z "${PIP_FIND_LINKS:-}" ]] || export UV_FIND_LINKS="${PIP_FIND_LINKS// /,}"
+  [[ -z "${PIP_CERT:-}" ]] || export SSL_CERT_FILE="$PIP_CERT"
+  [[ -z "${PIP_NO_INDEX:-}" ]] || export UV_NO_INDEX=1
 }
 
-# Install by uv, which pip fetches where it is missing; and by pip where uv cannot.
+# Install by uv, which is five times faster, and which pip fetches if it is missing; by pip if uv cannot.
 install() {
   local quiet=()
   [[ -t 2 ]] || quiet=(--quiet) # no progress bars in a log
-  "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null 2>&1 ||
-    fail "the environment $prefix has no pip; add it, or use another"
   "$python" -m uv --version >/dev/null 2>&1 ||
     "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
   # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
@@ -55,7 +71,7 @@ install() {
 
 # Install torch by hash: without a GPU the CPU's build, where it is found, else PyPI's, which is CUDA's.
 install_torch() {
-  [[ -z "${PIP_NO_INDEX:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
+  [[ -z "${PIP_NO_INDEX:-}" || -n "${PIP_FIND_LINKS:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   local cpu=(--no-deps --require-hashes -r "$PWD/requirements-torch-cpu.lock")
   (! command -v nvidia-smi >/dev/null &&
     (install "${cpu[@]}" || install --extra-index-url https://download.pytorch.org/whl/cpu "${cpu[@]}") 2>/dev/null) ||
@@ -95,14 +111,16 @@ if [[ "$prefix" == "$PWD/.venv" ]]; then
 fi
 
 # Install what a lock says, once per lock: what runs a study, or for tests that and what they need.
-lock=requirements.lock
-[[ "${1:-}" != test ]] || lock=requirements-dev.lock
+lock=requirements.lock needed="lib.sweep.sweep, lib.figures.study, lib.publish.paper, ipykernel, papermill, snakemake"
+[[ "${1:-}" != test ]] || lock=requirements-dev.lock needed="$needed, pytest, xdist"
 if [[ -z "$dry" ]] && ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
   echo "Installing torch and the packages of $lock: a minute or two"
-  tell_uv
+  keep_sources
   "$python" -c 'from importlib.metadata import version; assert [*map(int, version("torch").split(".")[:2])] >= [2, 10]' 2>/dev/null ||
     install_torch
   install --no-deps --require-hashes -r "$PWD/$lock"
+  said="$("$python" -c "import $needed" 2>&1)" ||
+    fail "the packages were not installed in $prefix (${said##*$'\n'}); if uv.toml leads elsewhere (target, prefix), mend it; delete .venv and try again"
   cp requirements.lock "$prefix/.embedding-norm-requirements.lock" # which the other holds as well
   cp "$lock" "$prefix/.embedding-norm-$lock"
 fi

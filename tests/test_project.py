@@ -189,13 +189,58 @@ def test_the_build_of_torch_is_that_of_the_machine(checkout, gpu, wanted):
     assert locks == [wanted, ""]
 
 
-def test_uv_is_told_what_pip_is_told(checkout):
+def answer(checkout, case):
+    """Have the Python of a checkout answer one more kind of call."""
     python = checkout.bin / "python3"
-    told = "install.find-links='/wheels /more'\\n:env:.cert='/ca'\\nglobal.index-url='https://x/'"
-    answer = f"*'config list'*) printf \"{told}\\n\";; *'uv pip'*) env >> {checkout.calls};; esac"
-    python.write_text(python.read_text("utf-8").replace("esac", answer), "utf-8")
-    expected = "UV_FIND_LINKS=/wheels,/more SSL_CERT_FILE=/ca UV_DEFAULT_INDEX=https://x/"
-    assert {*expected.split()} <= {*checkout.run("setup")[2].splitlines()}
+    python.write_text(python.read_text("utf-8").replace("esac", f"{case};; esac"), "utf-8")
+
+
+SOURCES = {
+    "PIP_CERT": "/ca",
+    "PIP_TIMEOUT": "60",
+    "UV_CACHE_DIR": "/cache",
+    "https_proxy": "http://p",
+}
+ELSEWHERE = (
+    "PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_CONSTRAINT PIP_DRY_RUN"
+)
+ELSEWHERE += " PIP_PYTHON UV_SYSTEM_PYTHON UV_PYTHON UV_TORCH_BACKEND UV_EXCLUDE_NEWER UV_NO_BINARY"
+
+
+def test_settings_of_pip_say_where_packages_come_from_and_not_where_they_go(checkout):
+    """Whether they are variables or lines of pip.conf; uv is told of them as well."""
+    told = checkout.root / "told"
+    told.write_text(
+        ":env:.cert='/ca'\nglobal.extra-index-url='\\nhttps://y/\\nhttps://z/'\nglobal.user='true'\n"
+        "global.index-url='https://x/'\ninstall.find-links='/wheels /more'\ninstall.target='/x'\n"
+    )
+    answer(checkout, f"*'config list'*) cat {told}")
+    answer(checkout, f"*'uv pip'*) env >> {checkout.calls}")
+    given = SOURCES | dict.fromkeys(ELSEWHERE.split(), "1")
+    found = {*checkout.run("setup", **given)[2].splitlines()}
+    expected = {"UV_FIND_LINKS=/wheels,/more", "SSL_CERT_FILE=/ca", "UV_DEFAULT_INDEX=https://x/"}
+    expected |= {"UV_INDEX=https://y/ https://z/", "PIP_CONFIG_FILE=/dev/null"}
+    expected |= {f"{name}={value}" for name, value in SOURCES.items()}
+    assert expected - found == set()
+    assert {line.partition("=")[0] for line in found} & {*ELSEWHERE.split()} == set()
+
+
+def test_an_installation_counts_once_its_packages_can_be_imported(checkout):
+    answer(checkout, "*'import lib.'*) echo No module named torch >&2; exit 1")
+    for _ in range(2):
+        status, said, calls = checkout.run("setup")
+        assert (status, "(No module named torch)" in said) == (1, True)
+        assert "install " in calls
+
+
+def test_a_link_to_run_all_finds_its_folder(checkout, tmp_path):
+    """From another folder, by a link to a link, of which one is relative."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "first").symlink_to("../checkout/run_all.sh")
+    (tmp_path / "second").symlink_to(tmp_path / "links" / "first")
+    given = {"HOME": str(tmp_path), "PATH": f"{checkout.bin}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "second", "setup"], cwd=tmp_path, env=given)
+    assert (done.returncode, (checkout.root / ".venv").is_dir()) == (0, True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

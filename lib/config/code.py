@@ -55,13 +55,21 @@ _OUTSIDE = re.compile(
 """How a task file names what lies outside its folder."""
 _DATA = (".jsonl", ".json", ".csv", ".parquet", ".py", ".pyc")
 """Files beside a task that name no others."""
-_KEPT = (
-    "PATH HOME USER LOGNAME SHELL TZ TMPDIR XDG_CACHE_HOME STUDY_* HF_* NCCL_* GLOO_* CPATH CC CXX"
-    " CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME PYTORCH_*ALLOC_CONF LIBRARY_PATH"
-    " LD_LIBRARY_PATH *_proxy *_PROXY SSL_CERT_* *_CA_BUNDLE"
+_OF_TOOLS = (
+    "PYTHON* IPYTHON* JUPYTER* JPY_* MPL* MATPLOTLIBRC GIT_* SNAKEMAKE_* BASH_ENV LANGUAGE COLUMNS"
+    " LINES NO_COLOR FORCE_COLOR CLICOLOR* PET_* RANK *_RANK *WORLD_SIZE MASTER_*"
 )
-"""The variables that kernels and git inherit: where things are, devices, and ways to the internet.
-No other reaches them: settings of Python, Jupyter, git, or of how libraries compute."""
+"""Variables that neither runs nor git inherit: settings of tools, of terminals, of other jobs."""
+_OF_BITS = (
+    "MKL_* OMP_* GOMP_* KMP_* TORCH* PYTORCH_* ATEN_* DISABLE_ADDMM_* ONEDNN_* DNNL_* OPENBLAS_*"
+    " GOTO_* BLIS_* VECLIB_* NPY_* SCIPY_* PANDAS_* NUMEXPR_* NUMBA_* CUBLAS* CUDNN_* NVIDIA_TF32_*"
+    " CUDA_*JIT CUDA_INJECTION* INTEL_* MALLOC_* GLIBC_TUNABLES LD_PRELOAD LD_AUDIT DYLD_INSERT_*"
+)
+"""Others that they do not inherit: these may change how numbers are rounded."""
+_HARMLESS = "PYTORCH_*ALLOC_CONF *_CACHE_DIR"
+"""What they inherit all the same: where numbers lie on a GPU, and where compiled code does."""
+_TOLD = "NCCL_* TRITON_* CUDA_MPS_ACTIVE_* LD_LIBRARY_PATH CC CXX"
+"""What they inherit though it may change bits: devices, libraries and compilers are found by it."""
 _FIXED = {
     **{"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"},
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic (PyTorch, "Reproducibility")
@@ -70,13 +78,8 @@ _FIXED = {
 PARENT = "STUDY_PARENT"
 """Environment variable that names the process that starts another, on this machine."""
 _FIRST = "--IPKernelApp.exec_lines=import lib.config.code; lib.config.code.end_with_parent()"
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
-_OF_BITS = (
-    "MKL_* OMP_* KMP_* ONEDNN_* DNNL_* OPENBLAS_* BLIS_* ATEN_* NPY_* CUBLAS_* CUBLASLT_* CUDNN_*"
-    " NVIDIA_* NCCL_* LD_PRELOAD LD_LIBRARY_PATH GLIBC_TUNABLES CC CXX"
-)
-"""Variables that may change how numbers are rounded."""
 _GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
 _GIT += " -c core.useReplaceRefs=false -c log.showSignature=false -c core.quotePath=false"
 """Of a user's settings none executes, hides or adds anything."""
@@ -187,8 +190,9 @@ def _of_process(patterns: str) -> dict[str, str]:
 
 def environment(**values: str) -> dict[str, str]:
     """Return the variables that code runs with wherever it is started from: those of this process
-    that `_KEPT` lists, those that are fixed, and these."""
-    return _of_process(_KEPT) | _FIXED | values
+    less `_OF_TOOLS` and `_OF_BITS`, those that are fixed, and these."""
+    dropped = _of_process(f"{_OF_TOOLS} {_OF_BITS}").keys() - _of_process(_HARMLESS).keys()
+    return {k: v for k, v in os.environ.items() if k not in dropped} | _FIXED | values
 
 
 def end_with_parent() -> None:
@@ -208,8 +212,8 @@ def end_with_parent() -> None:
 
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
-    """Have kernels inherit `environment` and nothing else while the block runs: this Python, its
-    threads pinned, settings and start-up files of nobody, nobody watching. Give a short folder."""
+    """Have kernels inherit `environment` while the block runs: this Python, its threads pinned,
+    settings and start-up files of nobody, nobody watching. Give a short folder."""
     shutil.rmtree(ROOT / "lib" / "__pycache__", ignore_errors=True)  # what `lib` cannot keep out
     from unittest.mock import patch  # here, as both take a while
 
@@ -230,8 +234,9 @@ def kernel_environment(threads: int, **values: str) -> Iterator[str]:
 def variables() -> dict[str, str]:
     """Return the variables of this process that may change bits and are not as every run has them;
     of one that holds a path, a hash."""
-    others = sorted(_of_process(_OF_BITS).items() - _FIXED.items())
-    return {k: digest(v)[:12] if "/" in v else v for k, v in others if k not in _THREADS}
+    others = _of_process(f"{_OF_BITS} {_TOLD}").items() - _FIXED.items()
+    harmless = {*_THREADS, *_of_process(_HARMLESS)}
+    return {k: digest(v)[:12] if "/" in v else v for k, v in sorted(others) if k not in harmless}
 
 
 def start_up_files() -> list[str]:

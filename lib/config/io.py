@@ -4,16 +4,23 @@ On Kaggle the repository is a read-only input, so everything a run writes goes t
 folder beside the inputs; everywhere else it goes to the repository itself.
 """
 
+import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import secrets
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from lib.config.yaml import Json, UserError
 
@@ -57,6 +64,9 @@ never in the code that a sweep keeps."""
 TEMPLATES = CHECKOUT / "papers" / "embedding-norm" / "templates"
 MAX_JSON = 10**8
 """Bytes: more than any notebook here; in memory they take thirty times as much."""
+CGROUPS = Path("/sys/fs/cgroup")
+_LACKS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+"""What file systems answer that have no flock (Lustre), or no fsync of folders (shares, WSL)."""
 
 
 def prepare_params() -> None:
@@ -117,9 +127,28 @@ def corpus_places(file_name: str) -> list[Path]:
 
 
 def cores() -> int:
-    """Count the cores that this process may use."""
+    """Count the cores that this process may use, in a container too."""
     few = getattr(os, "sched_getaffinity", None)  # which macOS lacks
-    return len(few(0)) if few else os.cpu_count() or 1
+    here = len(few(0)) if few else os.cpu_count() or 1
+    return min([here, *(max(1, quota // period) for quota, period in _limits("cpu.max"))])
+
+
+def total_memory() -> int:
+    """Return the bytes of memory that this process may use, in a container too."""
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    of_v1 = "memory/memory.limit_in_bytes"
+    return min([here, *(limit for name in ("memory.max", of_v1) for (limit,) in _limits(name))])
+
+
+def _limits(name: str) -> Iterator[list[int]]:
+    """Yield what a file says in this process's control group and in those around it, if it is a
+    limit (Linux, "Control Group v2")."""
+    own = ""
+    with suppress(OSError):
+        own = Path("/proc/self/cgroup").read_text("utf-8").rpartition("0::/")[2].strip()
+    for group in (CGROUPS / own, *(CGROUPS / own).parents):
+        with suppress(OSError, ValueError):  # no such file; "max"
+            yield [int(number) for number in (group / name).read_text("utf-8").split()]
 
 
 @contextmanager
@@ -145,12 +174,51 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
+    """Bring a file, or a folder's list of names, to the disk; a folder only if it can be."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _LACKS or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
+
+
+@cache
+def has_flock(folder: Path) -> bool:
+    """Return whether files in a folder can be locked by flock."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        try:
+            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _LACKS:
+                raise
+            return False
+    return True
+
+
+def file_lock(path: Path) -> BaseFileLock:
+    """Return a lock. Without flock it is a file that exists while the lock is held; one left by a
+    process of this machine that is gone does not count."""
+    soft = path.with_suffix(".held.lock")
+    return FileLock(path) if has_flock(path.parent) else SoftFileLock(soft)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock while the block runs; say after a second that another process holds it."""
+    lock = file_lock(path)
+    message = f"{relative(path)} is held by another process; waiting for it to end"
+    for seconds in (1, 10, -1):  # twice: papermill saves what a cell says when it says more
+        with suppress(Timeout):
+            lock.acquire(timeout=seconds)
+            break
+        print(message, file=sys.stderr, flush=True)  # in no record
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

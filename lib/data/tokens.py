@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Peer
 
-from lib.config.io import find, output_root, sha256, write_json
+from lib.config.io import find, locked, output_root, sha256, write_json
 from lib.config.schema import digest
 from lib.config.yaml import Json, UserError
 
@@ -232,7 +231,7 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
     made_of = digest([_FORMAT, key, tokenizer, content, has_documents])
     folder = output_root() / "data" / "tokens" / f"{name}-{made_of[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
+    with locked(Path(f"{folder}.lock")):  # who waited for it finds what another one wrote
         if (index := _as_written(folder, made_of)) is None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lib.config.io import cores, read_json, relative, study_folder
+from lib.config.io import cores, read_json, relative, study_folder, total_memory
 from lib.config.metrics import MEASURES
 from lib.config.plan import Plan, arm_weights
 from lib.config.preregistration import begun_plan, load_plan
@@ -35,6 +35,8 @@ AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
 CONTEXT = 1e9
 """Bytes of a GPU that each process takes for CUDA itself."""
+PROCESS = 6e8
+"""Bytes of a run's processes beside what its model takes, and of the sweep's own."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
 """Operations a second that a run of a small model reaches, by device: a core, a GPU."""
 _SHORT = {"iterations": 5, "warmup_iterations": 1}
@@ -160,7 +162,7 @@ def _require_machine(study: Study, arm: Arm) -> None:
                     f"machine.device: {device}, or delete {relative(folder)}"
                 )
     needed = sum(memory(arm.config, size_of(arm.config)).values())
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = total_memory()
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
     if needed > available:
@@ -233,6 +235,13 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     return [each[i % len(each)] for i in range(max(wanted, len(each)))]
 
 
+def side_by_side(studies: list[Study]) -> int:
+    """Count the runs on a CPU that cores and memory have room for at the same time."""
+    configs = [arm.config for study in studies for arm in study.arms()]
+    most = max(sum(memory(config, size_of(config)).values()) for config in configs)
+    return max(1, min(cores(), int((total_memory() - PROCESS) / (PROCESS + 2 * most))))
+
+
 def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
     """Guess how long some runs train, one after the other, by their arithmetic."""
     arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
@@ -268,7 +277,7 @@ def time_of(study: Study) -> Iterator[str]:
         steps = arm.config.training.iterations
         seconds = step * steps + point * (steps // study.evaluation.interval + 1)
         runs.append(rest + work[arm.id] / work[largest.id] * seconds)
-    jobs = len(gpus([study], None)) or cores()
+    jobs = len(gpus([study], None)) or side_by_side([study])
     total = max(max(runs), len(study.seeds) * sum(runs) / jobs)
     here = describe(prepare(study)).device_name
     yield f"  time        on {here}: {1000 * step:,.1f} ms a step, {clock(max(runs))} a run,"

@@ -59,6 +59,15 @@ def _path(text: str) -> Path:
     return Path(os.environ.get("CALLED_FROM", ""), text)
 
 
+def _study(text: str) -> str:
+    """Take the path of a YAML as seen from where run_all.sh was called; a name is one already."""
+    path, own = _path(text), Path("params", Path(text).name)
+    # Unlike Path's, this is False for a name that is too long to be a file's.
+    if path.suffix != ".yaml" or not os.path.isfile(path):  # noqa: PTH113
+        return text
+    return str(own if own.is_file() and own.samefile(path) else path)
+
+
 def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
         with suppress(ValueError):
@@ -87,7 +96,7 @@ def commands() -> tuple[_Parser, Any]:
     parser.add_argument("--new", action="store_true", help="write it, to be filled in")
     parser.add_argument("--study", help="of a new plan: the study that it is for")
     parser = add("estimate", help="say before a study runs what it takes and can show")
-    parser.add_argument("study", help="name or path of a parameter file")
+    parser.add_argument("study", type=_study, help="name or path of a parameter file")
     parser.add_argument("--effect", type=float, help="the true difference, for power")
     parser.add_argument("--spread", metavar="SD|STUDY", help="of differences: sd, or a pilot study")
     parser.add_argument("--measure", help="what power is said of; without it, all that is tested")
@@ -197,7 +206,7 @@ def run(words: list[str]) -> int:
         snakemake.error = parser.error
         if unknown := snakemake.parse_args(flags).targets:
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
-    return run_sweep(Sweep(studies or ["final"], flags, **vars(options)))
+    return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
 
 
 def dispatch(words: list[str]) -> int | None:

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from filelock import FileLock
-
 from lib.config.code import (
     as_committed,
     ask_git,
@@ -38,6 +36,7 @@ from lib.config.io import (
     RUNS,
     SWEEP,
     atomic_write,
+    locked,
     output_root,
     read_json,
     relative,
@@ -141,7 +140,7 @@ def tree_of(commit: str) -> Path:
     """Check a commit out below `runs/.code/`, once; return its folder."""
     tree = RUNS / ".code" / commit
     tree.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(tree.with_suffix(".lock")):
+    with locked(tree.with_suffix(".lock")):
         git("worktree", "prune")
         if not (tree / "lib").is_dir():
             git("worktree", "add", "--force", "--detach", str(tree), commit)

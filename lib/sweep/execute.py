@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from lib.config.code import end_with_parent, git_state, kernel_environment
 from lib.config.io import (
@@ -26,6 +26,7 @@ from lib.config.io import (
     ROOT,
     RUNS,
     executed_notebook,
+    file_lock,
     output_root,
     read_json,
     relative,
@@ -163,12 +164,11 @@ def _own_gpu() -> Iterator[str | None]:
     where a sweep has none."""
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))
     for place, name in itertools.cycle(enumerate(names)):
-        lock = FileLock(RUNS / f".gpu-{place}.lock")
         try:
-            lock.acquire(timeout=0.1)
+            held = file_lock(RUNS / f".gpu-{place}.lock").acquire(timeout=0.1)
         except Timeout:
             continue
-        with lock:
+        with held:
             yield name
         return
     yield None
@@ -177,6 +177,7 @@ def _own_gpu() -> Iterator[str | None]:
 def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) -> str | None:
     """Execute a notebook, with sockets in a short folder; return None, or what went wrong."""
     import papermill
+    from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
     # Over TCP, kernels that start at once sometimes take one port.
@@ -193,6 +194,9 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
             cwd=str(ROOT),
             config=sockets,
         )
+    except DeadKernelError:
+        few = "most likely memory ran out; start fewer runs side by side (--jobs)"
+        return f"DeadKernelError: the kernel was killed: {few}"
     except papermill.PapermillExecutionError as error:
         return " ".join(f"{error.ename}: {error.evalue}".split())
     except Exception as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import jupytext
+from filelock import Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -61,7 +62,7 @@ class Sweep:
     flags: list[str] = field(default_factory=list)
     """For Snakemake."""
     jobs: int | None = None
-    """Runs at once; None: as many as GPUs, or cores, have room for."""
+    """Runs at once; None: as many as GPUs, or cores and memory, have room for."""
     stop_after: float | None = None
     """Hours."""
     dry_run: bool = False
@@ -97,7 +98,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
     gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
-    jobs = sweep.jobs or (len(gpus) or io.cores() if sweep.is_local else None)
+    jobs = sweep.jobs or (len(gpus) or check.side_by_side(studies) if sweep.is_local else None)
     # A user's profiles are given as words; of this one's variables none is another word.
     environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     if log is None:
@@ -151,20 +152,28 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
 def only_sweep() -> Iterator[IO[bytes]]:
     """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
     that the lock holds until the last of them has ended, also when the sweep itself was killed.
+    Without flock a file stands for the sweep alone.
 
     Raises UserError naming the other sweep.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
-    with (log := RUNS / "sweep.log").open("ab") as file:
+    with (log := RUNS / "sweep.log").open("ab") as file, contextlib.ExitStack() as held:
         for _ in range(LOCK_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(BlockingIOError, Timeout):
+                if io.has_flock(RUNS):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                else:
+                    held.enter_context(io.file_lock(log).acquire(timeout=0))
                 break
             time.sleep(0.1)
         else:
             other = log.read_text("utf-8", "replace").partition("\n")[0]
             message = f"another sweep, or what is left of one, is running here ({other})"
-            raise UserError(f"{message}; wait for it to end")
+            remedy = "wait for it to end"
+            if not io.has_flock(RUNS):
+                left = relative(Path(io.file_lock(log).lock_file))
+                remedy += f", or delete {left} if it was killed on another machine"
+            raise UserError(f"{message}; {remedy}")
         file.truncate(0)
         file.write(f"process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n".encode())
         file.flush()

@@ -19,13 +19,12 @@ from typing import Any
 import pandas as pd
 import torch
 import torch.distributed as dist
-from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.config.code import TRAIN_FILES, git_state, require_unedited, train_key
-from lib.config.io import write_json
+from lib.config.io import locked, write_json
 from lib.config.plan import read_plan
 from lib.config.schema import ModelConfig, RunConfig, learning_rate
 from lib.config.study import Arm, Study
@@ -94,7 +93,7 @@ def train(
     """
     config, provenance = arm.config, begin(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
+    with locked(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
         if run.device == "cuda" and not run.machine.graph:
             reason = machine.why_eager(config, run.machine.processes) or "machine.graph is false"

@@ -1,12 +1,15 @@
 """A file is written whole or not at all; outputs go where they can be kept, and no machine's
 folders are shown."""
 
+import errno
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,63 @@ def test_what_has_its_name_is_on_the_disk(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="not empty"), atomic_write(tmp_path / "checkpoints") as other:
         other.mkdir()
     assert [path.name for path in tmp_path.rglob("*")] == ["checkpoints", "last", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("error", "of_folders", "stops"),
+    [("EINVAL", 1, False), ("ENOTSUP", 1, False), ("EIO", 1, True), ("EINVAL", 0, True)],
+)
+def test_a_folder_that_cannot_be_flushed_stops_nothing(
+    error, of_folders, stops, tmp_path, monkeypatch
+):
+    """As on shares and on drives of Windows. A file must be on the disk."""
+
+    def fsync(descriptor):
+        if Path(f"/proc/self/fd/{descriptor}").is_dir() == of_folders:
+            raise OSError(getattr(errno, error), error)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match=error) if stops else nullcontext():
+        write_text(tmp_path / "folder" / "file", "text")
+
+
+NO_FLOCK = """
+import errno, fcntl, os, sys
+from pathlib import Path
+from lib.config.io import file_lock
+def flock(*_):
+    raise OSError(errno.ENOSYS, "")
+fcntl.flock = flock
+file_lock(Path(sys.argv[1])).acquire()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("error", ["", "ENOSYS", "ENOTSUP", "ENOLCK"])
+def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monkeypatch, capsys):
+    """With flock and without, as on Lustre; then what a killed process leaves does not count."""
+
+    def flock(*_):
+        raise OSError(getattr(errno, error), "")
+
+    path, order = tmp_path / "a.lock", []
+    if error:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        subprocess.run([sys.executable, "-c", NO_FLOCK, str(path)], cwd=io.ROOT)
+
+    def wait():
+        with io.locked(path):
+            order.append("second")
+
+    with io.locked(path):
+        other = threading.Thread(target=wait, daemon=True)
+        other.start()
+        other.join(1.5)
+        order.append("first")
+    other.join(10)
+    assert order == ["first", "second"]
+    said = capsys.readouterr().err
+    assert said == "a.lock is held by another process; waiting for it to end\n"
 
 
 def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
@@ -148,6 +208,31 @@ def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_pa
 def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
     monkeypatch.setenv("STUDY_OUTPUT", str(tmp_path))
     assert io.output_root() == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({"cpu.max": "max 100000", "memory.max": "max"}, 8, 4096 * 10**6),
+        ({"cpu.max": "350000 100000", "memory.max": "1000"}, 3, 1000),
+        ({"a/b/cpu.max": "50000 100000", "a/memory.max": "5", "memory.max": "9"}, 1, 5),
+        ({"a/cpu.max": "1600000 100000", "a/b/memory.max": "9" * 15}, 8, 4096 * 10**6),
+        ({"memory/memory.limit_in_bytes": "1000"}, 8, 1000),
+    ],
+)
+def test_cores_and_memory_are_those_of_the_container(files, cores, memory, tmp_path, monkeypatch):
+    """Whichever control group sets the limit: a container's, or of Slurm or systemd one around."""
+    (tmp_path / "self").write_text("9:cpu:/x\n0::/a/b\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(io, "CGROUPS", tmp_path)
+    monkeypatch.setattr(
+        io, "Path", lambda p: tmp_path / "self" if p == "/proc/self/cgroup" else Path(p)
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10**6, "SC_PAGE_SIZE": 4096}.get)
+    assert (io.cores(), io.total_memory()) == (cores, memory)
 
 
 def test_cores_are_those_that_the_process_may_use():

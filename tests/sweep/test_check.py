@@ -289,6 +289,17 @@ def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps():
 
 
 @pytest.mark.parametrize(
+    ("cores", "gigabytes", "runs"), [(2, 16, 2), (16, 4, 5), (16, 16, 16), (16, 0.5, 1)]
+)
+def test_as_many_runs_at_once_as_cores_and_memory_have_room_for(
+    cores, gigabytes, runs, tiny_study, monkeypatch
+):
+    monkeypatch.setattr(check, "cores", lambda: cores)
+    monkeypatch.setattr(check, "total_memory", lambda: gigabytes * 1e9)
+    assert check.side_by_side([tiny_study]) == runs
+
+
+@pytest.mark.parametrize(
     ("cores", "gigabytes", "processes", "jobs", "places"),
     [
         (4, 16.0, 1, None, ["0", "1", "0", "1"]),  # two T4s: as many as cores

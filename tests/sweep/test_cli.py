@@ -36,6 +36,36 @@ def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("called_from", "word", "meant"),
+    [
+        ("elsewhere", "./mine.yaml", "elsewhere/mine.yaml"),
+        ("elsewhere", "../repository/params/smoke.yaml", "params/smoke.yaml"),
+        ("repository/params", "smoke.yaml", "params/smoke.yaml"),
+        ("link/params", "smoke.yaml", "params/smoke.yaml"),
+        ("elsewhere", "params/smoke.yaml", "params/smoke.yaml"),
+        ("elsewhere", "smoke", "smoke"),
+    ],
+)
+def test_a_yaml_is_found_from_where_the_command_was_called(
+    called_from, word, meant, tmp_path, monkeypatch
+):
+    """Else in `params/`."""
+    for file in ("elsewhere/mine.yaml", "repository/params/smoke.yaml"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    (tmp_path / "link").symlink_to("repository")
+    monkeypatch.chdir(tmp_path / "repository")
+    monkeypatch.setenv("CALLED_FROM", str(tmp_path / called_from))
+    asked = []
+    monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
+    monkeypatch.setattr("lib.config.study.load_study", lambda study, **_: asked.append(study))
+    monkeypatch.setattr("lib.sweep.check.estimate", lambda *_: [])
+    assert [cli.main([word]), cli.main(["estimate", word])] == [0, 0]
+    meant = str(tmp_path / meant) if meant.startswith("elsewhere") else meant
+    assert [asked[0].studies, asked[1]] == [[meant], meant]
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--jobs 0 smoke", "--jobs/-j: 0; give a number above 0"),

@@ -1,5 +1,7 @@
 """Studies as a user runs them, `./run_all.sh` in a copied tree; and which results count."""
 
+import errno
+import fcntl
 import os
 import re
 import shutil
@@ -435,6 +437,22 @@ def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(runs
 
 
 # ---- parts of it
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.ENOTSUP])
+def test_one_sweep_at_a_time_without_flock(error, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(error, "")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(sweep, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep, "LOCK_TRIES", 2)
+    with only_sweep():
+        said = r"another sweep.* is running here .*delete sweep\.held\.lock"
+        with pytest.raises(UserError, match=said), only_sweep():
+            pass
+    with only_sweep():
+        pass
 
 
 def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(tmp_path, monkeypatch):
