@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
@@ -27,7 +28,7 @@ from lib.config.plan import (
     published_plans,
     read_plan,
 )
-from lib.config.schema import digest, vocabulary
+from lib.config.schema import CODE, digest, vocabulary
 from lib.config.study import Study, effects_of, levels_of, load_study
 from lib.config.yaml import ConfigError, Json, UsageError, UserError, parse_yaml, read_yaml, suggest
 
@@ -206,6 +207,8 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
             corpus=corpus,
             suite=sorted(suite),
             tasks=tasks_hash(study.evaluation.include_path),
+            # Arms that are commits are committed, and their older code knows no such field.
+            committed_code=CODE not in study.factors,
         )
         lines.append(f"  {study.name}:")
         # A field a line; what JSON writes is YAML, too.
@@ -258,7 +261,7 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
     """Hold a study against its plan. `runs` are its results as JSON.
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
-    the seeds drawn, whose plan git shows to have been committed before every run.
+    the seeds drawn, by one code, whose plan git shows to have been committed before every run.
     """
     unknown: list[str] = []
     if plan is None:
@@ -268,8 +271,10 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
     elif study.name not in plan.frozen:
         reasons = ["the plan was not frozen for it, so fixes no parameters, data or seeds"]
     else:
-        commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
+        commits = [run["provenance"]["trained"]["commit"] for run in runs]
         later, unknown = _precedes(str(study.plan), dict.fromkeys(commits))
+        if plan.frozen[study.name].committed_code and any(None in _clean(run) for run in runs):
+            unknown.append("git could not tell if a run's code was committed: make runs in a clone")
         reasons = [*dict.fromkeys(_departures(study, plan, runs)), *later]
     name = "UNVERIFIED" if unknown else "CONFIRMATORY"
     if reasons:
@@ -293,6 +298,21 @@ def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str
             yield "its task suite is not the one that the plan froze"
         if run.get("tasks_hash") != frozen.tasks:
             yield "the tasks of evaluation.include_path are not those that the plan froze"
+        if frozen.committed_code and False in _clean(run):
+            yield "a run was made by code or parameters that were not committed"
+    made_by: dict[Any, set[Any]] = {}
+    for run in runs:
+        trained, executed = run["provenance"]["trained"], run["provenance"]["executed"]
+        keys = trained["training_digest"], executed["measuring_digest"]
+        made_by.setdefault(run["levels"].get(CODE), set()).add(keys)
+    if any(len(keys) > 1 for keys in made_by.values()):
+        yield "its runs were made by more than one code"
+
+
+def _clean(run: Run) -> list[bool | None]:
+    """Tell of a run's training and measuring whether code and parameters were as committed; None
+    where git did not tell."""
+    return [run["provenance"][part]["clean"] for part in ("trained", "executed")]
 
 
 def parameters_digest(study: Study) -> str:
@@ -301,44 +321,49 @@ def parameters_digest(study: Study) -> str:
     return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
 
 
-def _precedes(file: str, commits: Iterable[str | None]) -> tuple[list[str], list[str]]:
-    """Ask git whether the plan was committed before the commits of the runs. Return what says that
-    it was not, and what git cannot tell, each with its remedy."""
+def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], list[str]]:
+    """Ask git whether the commits of the runs hold the plan as it is now. Return what says that it
+    was not committed before a run, and what git cannot tell, each with its remedy."""
     if not is_checkout():
         trust = 'git config --global --add safe.directory "$PWD"'
         return [], [f"git tells nothing here: take a clone, or if it is another user's, {trust}"]
-    if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
-        return [], ["this clone lacks a part of its history: git fetch --unshallow"]
     if git("rev-parse", "--quiet", "--verify", "HEAD") and git("log", "-1") is None:
         return [], ["git cannot read the history here: git fsck says what is missing"]
-    since, later, unknown = _committed_since(file), [], []
-    if since is None:
-        return [], ["the plan is not committed as it stands: commit it before the runs"]
-    for commit in commits:
-        if commit is None:
-            unknown.append("a run was made outside git, so its code is at no commit")
-        elif git("cat-file", "-e", f"{commit}^{{commit}}") is None:
-            unknown.append(f"commit {commit[:12]} is not here: git fetch")
-        elif git("merge-base", "--is-ancestor", since, commit) is None:
-            later.append(f"run at commit {commit[:12]}, plan fixed at {since[:12]}")
-    return later, unknown
-
-
-def _committed_since(file: str) -> str | None:
-    """Find the commit since which a plan says, its deviations apart, what it says now, even if it
-    was changed and restored since; None where it is not committed as it stands."""
-    log = git("log", "--follow", "--name-only", "--format=%x00%H", "--", f"params/plans/{file}")
     now = Plan.content_hash(read_yaml(PLANS / file))
-    since = None
-    for entry in (log or "").split("\0")[1:]:
-        commit, name = entry.split()
+    is_committed = bool(plan_at("HEAD", now, file))
+    later, unknown = [], dict[str, None]()
+    for commit in commits or ["HEAD"]:  # of what would run now
+        if commit is None:
+            unknown["a run was made outside git, so its code is at no commit"] = None
+        elif plan_at(commit, now, file):
+            continue
+        elif git("cat-file", "-e", f"{commit}^{{commit}}") is None and commit != "HEAD":
+            unknown[_missing(commit)] = None
+        elif is_committed:
+            later.append(f"the plan as it is now is not in commit {commit[:12]}, which made runs")
+        else:
+            unknown["the plan is not committed as it stands: commit it before the runs"] = None
+    return later, list(unknown)
+
+
+def _missing(commit: str) -> str:
+    """Say how a commit that is not here is brought here. Archiving tags those of runs, so that git
+    keeps them when history is rewritten."""
+    if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
+        return "this clone lacks a part of its history: git fetch --unshallow --tags"
+    return f"commit {commit[:12]} is not here: git fetch --tags"
+
+
+def plan_at(commit: str, content: str, file: str) -> str | None:
+    """Return the path at which a commit holds a plan of this content (see `Plan.content_hash`),
+    perhaps under another name than `file`; None where it holds none."""
+    listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/") or ""
+    for path in dict.fromkeys([f"params/plans/{file}", *filter(None, listed.split("\0"))]):
         with suppress(ConfigError, TypeError, ValueError):  # of a draft
-            then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
-            if Plan.content_hash(then) == now:
-                since = commit
-        if since is None:  # the newest says another thing
-            break
-    return since
+            then = parse_yaml((git("show", f"{commit}:{path}") or "").encode(), path)
+            if Plan.content_hash(then) == content:
+                return path
+    return None
 
 
 def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
