@@ -67,7 +67,7 @@ def test_commits_of_a_record_are_tagged_and_outlive_a_rewritten_history(tmp_path
     first, second = commit(), commit()
     tag_commits("trial", [second, first, None, second])
     assert tags() == {"record/trial": second}  # whose history holds the other
-    amended = commit("--amend")
+    amended = commit("--amend", "-m", "in other words")
     run_git(tmp_path, "reflog", "expire", "--expire=now", "--all")
     run_git(tmp_path, "gc", "-q", "--prune=now")
     tag_commits("trial", [second, amended])
