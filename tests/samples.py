@@ -5,14 +5,15 @@ from lib.results import RunResult, identity_fields
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 REFERENCES = {"uniform_loss": 4.2, "unigram_loss": 3.35, "bigram_loss": 2.5, "unigram_entropy": 3.3}
 MACHINE = {"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2}
-MACHINE |= {"platform": "Linux x86_64"}
+MACHINE |= {"vector_level": "AVX512", "platform": "Linux x86_64"}
 TRAINED = {
     **{"commit": "a" * 40, "clean": True, "started": "2026-11-21 12:00:00 UTC", "plan": None},
     **{"machine": MACHINE, "packages": {"python": "3.11.7", "torch": "2.13.0"}},
-    "parameters": {"training": {"precision": "fp32"}},
+    **{"training_digest": "1" * 64, "parameters": {"training": {"precision": "fp32"}}},
 }
 EXECUTED = {"commit": "b" * 40, "clean": False, "finished": "2026-11-22 09:30:00 UTC"}
-EXECUTED |= {"from_checkpoint": False}
+EXECUTED |= {"from_checkpoint": False, "measuring_digest": "2" * 64}
+EXECUTED |= {"machine": MACHINE, "packages": TRAINED["packages"]}
 PROVENANCE = {"trained": TRAINED, "executed": EXECUTED}
 
 

@@ -150,6 +150,9 @@ class Frozen(Section):
     """Hashes of the task suites; more than one where corpus or block size is a factor."""
     tasks: Sha256 | None = Field(None, exclude_if=not_)
     """Of the files in `evaluation.include_path`."""
+    committed_code: bool = Field(False, exclude_if=not_)
+    """Whether runs confirm only where git shows that code and parameters were committed. `freeze`
+    writes true; older plans lack it."""
 
 
 class Plan(Section):

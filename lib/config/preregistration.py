@@ -9,11 +9,15 @@ a yes nor a no.
 """
 
 import json
+import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from lib.config.code import git, is_checkout, tasks_hash
 from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
@@ -27,7 +31,7 @@ from lib.config.plan import (
     published_plans,
     read_plan,
 )
-from lib.config.schema import digest, vocabulary
+from lib.config.schema import CODE, digest, vocabulary
 from lib.config.study import Study, effects_of, levels_of, load_study
 from lib.config.yaml import ConfigError, Json, UsageError, UserError, parse_yaml, read_yaml, suggest
 
@@ -206,6 +210,8 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
             corpus=corpus,
             suite=sorted(suite),
             tasks=tasks_hash(study.evaluation.include_path),
+            # Arms that are commits are committed, and their older code knows no such field.
+            committed_code=CODE not in study.factors,
         )
         lines.append(f"  {study.name}:")
         # A field a line; what JSON writes is YAML, too.
@@ -258,7 +264,7 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
     """Hold a study against its plan. `runs` are its results as JSON.
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
-    the seeds drawn, whose plan git shows to have been committed before every run.
+    the seeds drawn, by one code, whose plan git shows to have been committed before every run.
     """
     unknown: list[str] = []
     if plan is None:
@@ -268,8 +274,10 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
     elif study.name not in plan.frozen:
         reasons = ["the plan was not frozen for it, so fixes no parameters, data or seeds"]
     else:
-        commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
+        commits = [run["provenance"]["trained"]["commit"] for run in runs]
         later, unknown = _precedes(str(study.plan), dict.fromkeys(commits))
+        if plan.frozen[study.name].committed_code and any(None in _clean(run) for run in runs):
+            unknown.append("git could not tell if a run's code was committed: make runs in a clone")
         reasons = [*dict.fromkeys(_departures(study, plan, runs)), *later]
     name = "UNVERIFIED" if unknown else "CONFIRMATORY"
     if reasons:
@@ -293,6 +301,21 @@ def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str
             yield "its task suite is not the one that the plan froze"
         if run.get("tasks_hash") != frozen.tasks:
             yield "the tasks of evaluation.include_path are not those that the plan froze"
+        if frozen.committed_code and False in _clean(run):
+            yield "a run was made by code or parameters that were not committed"
+    made_by: dict[Any, set[Any]] = {}
+    for run in runs:
+        trained, executed = run["provenance"]["trained"], run["provenance"]["executed"]
+        keys = trained["training_digest"], executed["measuring_digest"]
+        made_by.setdefault(run["levels"].get(CODE), set()).add(keys)
+    if any(len(keys) > 1 for keys in made_by.values()):
+        yield "its runs were made by more than one code"
+
+
+def _clean(run: Run) -> list[bool | None]:
+    """Tell of a run's training and measuring whether code and parameters were as committed; None
+    where git did not tell."""
+    return [run["provenance"][part]["clean"] for part in ("trained", "executed")]
 
 
 def parameters_digest(study: Study) -> str:
@@ -301,44 +324,107 @@ def parameters_digest(study: Study) -> str:
     return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
 
 
-def _precedes(file: str, commits: Iterable[str | None]) -> tuple[list[str], list[str]]:
-    """Ask git whether the plan was committed before the commits of the runs. Return what says that
-    it was not, and what git cannot tell, each with its remedy."""
+def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], list[str]]:
+    """Ask git whether the commits of the runs hold the plan as it is now. Return what says that it
+    was not committed before a run, and what git cannot tell, each with its remedy."""
     if not is_checkout():
         trust = 'git config --global --add safe.directory "$PWD"'
         return [], [f"git tells nothing here: take a clone, or if it is another user's, {trust}"]
-    if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
-        return [], ["this clone lacks a part of its history: git fetch --unshallow"]
     if git("rev-parse", "--quiet", "--verify", "HEAD") and git("log", "-1") is None:
         return [], ["git cannot read the history here: git fsck says what is missing"]
-    since, later, unknown = _committed_since(file), [], []
-    if since is None:
-        return [], ["the plan is not committed as it stands: commit it before the runs"]
-    for commit in commits:
-        if commit is None:
-            unknown.append("a run was made outside git, so its code is at no commit")
-        elif git("cat-file", "-e", f"{commit}^{{commit}}") is None:
-            unknown.append(f"commit {commit[:12]} is not here: git fetch")
-        elif git("merge-base", "--is-ancestor", since, commit) is None:
-            later.append(f"run at commit {commit[:12]}, plan fixed at {since[:12]}")
-    return later, unknown
-
-
-def _committed_since(file: str) -> str | None:
-    """Find the commit since which a plan says, its deviations apart, what it says now, even if it
-    was changed and restored since; None where it is not committed as it stands."""
-    log = git("log", "--follow", "--name-only", "--format=%x00%H", "--", f"params/plans/{file}")
     now = Plan.content_hash(read_yaml(PLANS / file))
-    since = None
-    for entry in (log or "").split("\0")[1:]:
-        commit, name = entry.split()
+    is_committed = bool(plan_at("HEAD", now, file))
+    later, unknown = [], dict[str, None]()
+    for commit in commits or ["HEAD"]:  # of what would run now
+        if commit is None:
+            unknown["a run was made outside git, so its code is at no commit"] = None
+        elif plan_at(commit, now, file):
+            continue
+        elif not _is_here(commit) and commit != "HEAD":
+            unknown[_missing(commit)] = None
+        elif is_committed:
+            later.append(f"the plan as it is now is not in commit {commit[:12]}, which made runs")
+        else:
+            unknown["the plan is not committed as it stands: commit it before the runs"] = None
+    return later, list(unknown)
+
+
+def _is_here(commit: str) -> bool:
+    """Tell whether git can read the plans of a commit: not in a partial clone without a network."""
+    listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/")
+    paths = (listed or "").split("\0")[:-1]
+    found = (git("cat-file", "-e", f"{commit}:{path}") for path in paths)
+    return listed is not None and None not in found
+
+
+def _missing(commit: str) -> str:
+    """Say how a commit that is not here is brought here. Archiving tags those of runs, so that git
+    keeps them when history is rewritten."""
+    if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
+        return "this clone lacks a part of its history: git fetch --unshallow --tags"
+    return f"commit {commit[:12]} is not here: git fetch --tags"
+
+
+def plan_at(commit: str, content: str, file: str) -> str | None:
+    """Return the path at which a commit holds a plan of this content (see `Plan.content_hash`),
+    perhaps under another name than `file`; None where it holds none."""
+    listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/") or ""
+    for path in dict.fromkeys([f"params/plans/{file}", *filter(None, listed.split("\0"))]):
         with suppress(ConfigError, TypeError, ValueError):  # of a draft
-            then = parse_yaml((git("show", f"{commit}:{name}") or "").encode(), name)
-            if Plan.content_hash(then) == now:
-                since = commit
-        if since is None:  # the newest says another thing
-            break
-    return since
+            then = parse_yaml((git("show", f"{commit}:{path}") or "").encode(), path)
+            if Plan.content_hash(then) == content:
+                return path
+    return None
+
+
+def require_plan_of_runs(
+    study: Study, made: Collection[tuple[str | None, str | None]], kept: Path | None = None
+) -> None:
+    """Raise ConfigError if a study's plan changed after its runs: other seeds would be drawn, runs
+    trained again and the record replaced. `made` are hash of the plan and commit of each run that
+    was made under another plan, `kept` is a copy of that plan."""
+    if not made:
+        return
+    ((was, _),) = Counter(plan for plan, _ in made).most_common(1)
+    runs = f"{len(made)} run{'s' * (len(made) > 1)}"
+    line = f"`plan: {study.plan}` in params/{study.name}.yaml"
+    if was is None:
+        fault, remedy = f"{runs} made without a plan came before {study.plan}", f"remove {line}"
+    elif other := _plan_called(was, study.plan):
+        fault = f"{runs} were made under {other} ({was[:8]})"
+        remedy = f"write `plan: {other}` in params/{study.name}.yaml"
+    else:
+        fault = f"{study.plan} changed after {runs} (made under {was[:8]})"
+        if study.plan is None:
+            fault = f"none is named, and {runs} were made under one ({was[:8]})"
+        remedy = _restoring(study, was, [commit for _, commit in made if commit], kept)
+    new = "to begin another plan, give the study and its plan new names"
+    raise ConfigError(f"plan: {fault}: {remedy}; {new}")
+
+
+def _plan_called(hash_: str, but: str | None) -> str | None:
+    """Return the file of another plan that has a hash; None where none has."""
+    for path in sorted(PLANS.glob("[!.]*.yaml")):
+        with suppress(ConfigError):
+            if path.name != but and read_plan(path.name).hash == hash_:
+                return path.name
+    return None
+
+
+def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) -> str:
+    """Say how the plan of a hash is brought back, which git or a copy may hold."""
+    file = study.plan or f"{study.name}.yaml"
+    target = f"params/plans/{file}"
+    log = (git("log", "--all", "--format=%H", "--", "params/plans") or "").split()
+    for commit in dict.fromkeys(["", "HEAD", *commits, *log]):  # "": as git's index holds it
+        if path := plan_at(commit, was, file):
+            command = shlex.join(["git", "checkout", *filter(None, [commit[:12]]), path])
+            if study.plan and path != target:
+                command = f"{shlex.join(['git', 'show', f'{commit[:12]}:{path}'])} > {target}"
+            return f"`{command}` restores it"
+    if kept:
+        return f"`{shlex.join(['cp', relative(kept), target])}` restores it"
+    return "undo that; git knows no version of it"
 
 
 def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
@@ -348,4 +434,4 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
     for run, stamp in stamps.items():
         if stamp != expected:
             fault = f"run {run} was made under plan {stamp}, and the plan's hash is {expected}"
-            raise UserError(f"{fault}: restore that plan, or rerun ./run_all.sh")
+            raise UserError(f"{fault}: restore that plan; ./run_all.sh STUDY says how")

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
@@ -51,18 +52,26 @@ _TOKENS = ("training.iterations", *_BATCH)
 _VOCABULARY = ("corpus.source", "corpus.tokenizer")
 _CORPUS = (*_VOCABULARY, "corpus.fraction")
 _RATES = ("training.optimizer", "training.learning_rate", "training.muon_learning_rate_ratio")
+_CODE, _MEASURED_ON = "code", "settings of the machine that measured it"
+MOST_NAMED = 8
+"""Runs that a message names; of more it gives the number."""
 BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
 """Parameters that decide how much of what an arm is trained on, and how precisely."""
 
 
 def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
-    and corpus hash; paired by seed, and there rounded alike; and wherever the parameters ask for
-    the same budget, the same tokens, steps and batches. UserError for runs of another plan."""
+    and corpus hash; one code for each level of `code`; paired by seed, and there rounded alike; and
+    wherever the parameters ask for the same budget, the same tokens, steps and batches. UserError
+    for runs of another plan."""
     for run in runs:
         _require_own_parameters(study, run)
     completed = [run for run in runs if run.status == "completed"]
-    _require_equal("settings of the machine", runs, "seed", *_BATCH, value=machine_settings)
+    _require_equal(_CODE, runs, CODE, value=code_of)
+    _require_equal("settings of the machine", runs, "seed", value=machine_settings)
+    settings = partial(machine_settings, also=OF_WEIGHTS)  # some of which follow from the batch
+    _require_equal("settings of the machine", runs, "seed", *_BATCH, value=settings)
+    _require_equal(_MEASURED_ON, completed, "seed", value=measuring_settings)
     _require_equal("corpus_sha256", runs, "corpus.source")
     _require_equal("tasks_hash", runs)
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
@@ -90,23 +99,37 @@ def _require_own_parameters(study: Study, run: RunResult) -> None:
     ]
     if differing or run.study_hash != study.hash:
         reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
-        raise _offence(run, f"was made with other parameters: {reason}")
+        raise _offence([run], f"was made with other parameters: {reason}")
 
 
 def _require_equal(
     field: str, runs: list[RunResult], *within: str, value: Callable[[RunResult], Any] | None = None
 ) -> None:
-    """Refuse the first run whose value (its field, unless said otherwise) is not the usual one
-    among the runs with the same `within`: dotted parameters, or the seed."""
+    """Refuse all runs whose value (their field, unless said otherwise) is not the usual one among
+    the runs with the same `within`: dotted parameters, or the seed. Of a value with several parts
+    the message says those that differ."""
     value = value or (lambda run: getattr(run, field))
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
         groups.setdefault(json.dumps([_parameter(run, name) for name in within]), []).append(run)
+    odd, found, usual = [], dict[str, None](), dict[str, None]()
     for members in groups.values():
-        usual = Counter(map(value, members)).most_common(1)[0][0]
+        most = Counter(map(value, members)).most_common(1)[0][0]
         for run in members:
-            if value(run) != usual:
-                raise _offence(run, f"has {field} {value(run)!r} and the others have {usual!r}")
+            if (own := value(run)) != most:
+                odd.append(run)
+                found[_without(own, most)] = usual[_without(most, own)] = None
+    if odd:
+        has = "has" if len(odd) == 1 else "have"
+        reason = f"{has} {field} {' or '.join(found)} and the others have {' or '.join(usual)}"
+        raise _offence(odd, reason, field)
+
+
+def _without(value: Any, other: Any) -> str:
+    """Write a value for a message; of one with several parts those that another lacks."""
+    if isinstance(value, tuple):
+        return ", ".join(part for part in value if part not in other) or "none"
+    return repr(value)
 
 
 def _parameter(run: RunResult, name: str) -> Any:
@@ -117,25 +140,63 @@ def _parameter(run: RunResult, name: str) -> Any:
     return run.levels.get(CODE) if name == CODE else getattr(run, name)
 
 
-def _offence(run: RunResult, reason: str) -> ResultError:
-    remedy = f"To train it anew, delete runs/{run.study}/{run.arm}/seed-{run.seed} and rerun"
-    if commit := run.origin.get("code"):
+def _offence(runs: list[RunResult], reason: str, field: str = "") -> ResultError:
+    """Name runs, what is wrong with them, and what to do about it."""
+    study, commit = runs[0].study, runs[0].origin.get("code")
+    named = [f"{run.arm} seed {run.seed}" for run in runs]
+    folders = ", ".join(f"runs/{study}/{run.arm}/seed-{run.seed}" for run in runs)
+    if len(runs) > MOST_NAMED:
+        named[MOST_NAMED:] = [f"{len(runs) - MOST_NAMED} more"]
+        folders = f"their folders in runs/{study}/"
+    remedy = f"To train it anew, delete {folders} and rerun ./run_all.sh"
+    if field == _MEASURED_ON:
+        remedy = f"To measure it anew, delete result.json in {folders} and rerun ./run_all.sh"
+    elif commit and field != _CODE:
         remedy = f"If its code, commit {commit[:12]}, makes it so, the arms are no pair"
-    return ResultError(f"run {run.arm} seed {run.seed} {reason}. {remedy} ./run_all.sh")
+    elif field == _CODE and not commit:
+        remedy = f"./run_all.sh {study} makes again what is not by today's code"
+    return ResultError(f"run{'s' * (len(runs) > 1)} {'; '.join(named)} {reason}. {remedy}")
 
 
-def machine_settings(run: RunResult) -> str:
-    """Say how training was rounded: by which torch and settings of the machine; each with its steps
-    where several machines made them."""
-    ways = {}
+def code_of(run: RunResult) -> tuple[str, str]:
+    """Name the code that trained a run and the code that measured it, by their keys."""
+    trained, executed = run.provenance["trained"], run.provenance["executed"]
+    keys = trained["training_digest"][:12], executed["measuring_digest"][:12]
+    return f"trained by {keys[0]}", f"measured by {keys[1]}"
+
+
+def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, ...]:
+    """Say how training was rounded: by which packages, device and chip, and `also` by which
+    settings; where one changed on the way, up to which step each was used."""
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
+    ways = []
     for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]:
-        settings = [f"torch {packages['torch']}"]
-        settings += [f"{name} {machine.get(name)}" for name in OF_WEIGHTS]
-        ways[end] = ", ".join(settings)
-    if len(set(ways.values())) == 1:
-        return ways[end]
-    return " and ".join(f"{way} (up to step {end})" for end, way in ways.items())
+        # lm_eval trains nothing, and may be installed between training and measuring.
+        way = rounding(machine, packages | {"lm_eval": None})
+        ways.append((end, way | {name: machine.get(name) for name in also}))
+    settings = []
+    for name in ways[-1][1]:
+        used = [f"{name} {way.get(name)}" for _, way in ways]
+        if len(set(used)) > 1:
+            used = [f"{each} up to step {end}" for each, (end, _) in zip(used, ways, strict=True)]
+        settings.append(", then ".join(dict.fromkeys(used)))
+    return tuple(settings)
+
+
+def measuring_settings(run: RunResult) -> tuple[str, ...]:
+    """Say how measuring was rounded: by which packages, device and chip."""
+    executed, evaluation = run.provenance["executed"], run.config["evaluation"]
+    packages = dict(executed["packages"])
+    if run.suite_hash is None and not evaluation.get("tasks"):
+        packages.pop("lm_eval", None)  # it was not asked
+    ways = rounding(executed["machine"], packages)
+    return tuple(f"{name} {value}" for name, value in ways.items())
+
+
+def rounding(machine: Mapping[str, Any], packages: Mapping[str, str | None]) -> dict[str, Any]:
+    """Name packages, device and chip: a GPU by its model, a CPU by its instructions."""
+    chip = "device_name" if machine["device"] == "cuda" else "vector_level"
+    return {**packages, "device": machine["device"], chip: machine.get(chip)}
 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:

@@ -50,6 +50,10 @@ def test_a_study_made_as_its_committed_plan_froze_it_is_confirmatory(frozen):
         ({"suite_hash": "e" * 64}, "its task suite is not the one"),
         ({"suite_hash": None}, "its task suite is not the one"),
         ({"tasks_hash": "e" * 64}, "the tasks of evaluation.include_path are not those"),
+        ({"trained": {"training_digest": "e" * 64}}, "its runs were made by more than one code"),
+        ({"executed": {"measuring_digest": "e" * 64}}, "its runs were made by more than one code"),
+        ({"trained": {"clean": False}}, "a run was made by code or parameters that were not comm"),
+        ({"executed": {"clean": False}}, "a run was made by code or parameters that were not comm"),
     ],
 )
 def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(change, reason, frozen):
@@ -81,26 +85,80 @@ def test_a_study_changed_after_freezing_is_exploratory(change, reason, frozen):
     assert [said[: len(reason)] for said in claim.reasons] == [reason] * bool(reason)
 
 
-def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
+def test_plans_frozen_before_ask_for_no_committed_code(frozen):
+    """Their hashes and seeds stay, and what was published under them."""
+    path = frozen.plans / "plän.yaml"
+    text = path.read_text("utf-8")
+    assert "\n    committed_code: true\n" in text
+    path.write_text(text.replace("    committed_code: true\n", ""), "utf-8")
+    commit = frozen.commit()
+    dirty = {"clean": False}
+    assert judged(run_at(commit, trained=dirty, executed=dirty)).name == "CONFIRMATORY"
+
+
+def test_levels_of_code_may_each_have_their_own(parameters):
+    parameters.study(factors={"code": ["base", "case"]})
+    parameters.plan(hypotheses={"cost": BOUND | {"test": ["case", "base", "loss"]}})
+    assert not parameters.freeze().frozen["trial"].committed_code  # older arms know no such field
+    commit = parameters.commit()
+    runs = [
+        run_at(commit, levels={"code": level}, trained={"training_digest": level * 16})
+        for level in ("base", "case", "case")
+    ]
+    assert judged(*runs).name == "CONFIRMATORY"
+    (reason,) = judged(*runs, runs[0] | {"levels": {"code": "case"}}).reasons
+    assert reason == "its runs were made by more than one code"
+
+
+def test_a_plan_is_older_than_a_run_whose_commit_holds_it(frozen):
     before = frozen.commit()
     path = frozen.plans / "plän.yaml"
     text = path.read_text("utf-8")
     path.write_text(text.replace("A trial", "Another"), "utf-8")
     fixed = frozen.commit()
-    said = [f"run at commit {before[:12]}, plan fixed at {fixed[:12]}"]
+    said = [f"the plan as it is now is not in commit {before[:12]}, which made runs"]
     assert (judged(run_at(before)).reasons, judged(run_at(fixed)).reasons) == (said, [])
-    path.write_text(text, "utf-8")
-    assert judged(run_at(before)).name == "UNVERIFIED"  # not committed as it stands
-    # Restored, it stands since it was first committed.
+    path.write_text(f"# Restored.\n{text}", "utf-8")
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # in which commit else does not matter
     restored = frozen.commit()
     assert judged(run_at(before), run_at(restored)).name == "CONFIRMATORY"
+    assert judged(run_at(before), run_at(fixed)).name == "EXPLORATORY"
     path.write_text(f"{text}deviations: [{{date: '2026-12-01', what: a, why: b}}]\n", "utf-8")
     frozen.commit()
     assert judged(run_at(before)).name == "CONFIRMATORY"  # a deviation is no other plan
     frozen.git("mv", "params/plans/plän.yaml", "params/plans/q.yaml")
     frozen.write("trial.yaml", STUDY | {"plan": "q.yaml"})
     frozen.commit()
-    assert judged(run_at(before)).name == "CONFIRMATORY"  # followed to its old name
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # under its old name
+
+
+@pytest.mark.parametrize("rewritten", ["amended", "rebased", "squashed"])
+def test_history_that_is_rewritten_after_the_runs_leaves_their_standing(rewritten, frozen):
+    plan = frozen.plans / "plän.yaml"
+    text = plan.read_text("utf-8")
+    plan.unlink()
+    first = frozen.commit()
+    plan.write_text(text, "utf-8")
+    made_at = frozen.commit()
+    if rewritten == "amended":
+        frozen.git("commit", "-q", "--amend", "-m", "in other words")
+    elif rewritten == "rebased":
+        frozen.git("checkout", "-q", "-b", "other", first)
+        (frozen.top / "beside.txt").write_text("", "utf-8")
+        frozen.commit()
+        frozen.git("rebase", "-q", "other", "main")
+    else:
+        frozen.git("reset", "-q", "--soft", first)
+        frozen.git("commit", "-q", "-m", "as one")
+    assert frozen.git("rev-parse", "HEAD") != made_at
+    assert judged(run_at(made_at)).name == "CONFIRMATORY"
+    frozen.git("reflog", "expire", "--expire=now", "--all")
+    frozen.git("gc", "-q", "--prune=now")
+    claim = judged(run_at(made_at))
+    said = [f"commit {made_at[:12]} is not here: git fetch --tags"]
+    assert (claim.name, claim.reasons) == ("UNVERIFIED", said)
+    # Committed only after a run, it is none that came before.
+    assert judged(run_at(first)).name == "EXPLORATORY"
 
 
 @pytest.mark.parametrize(
@@ -111,8 +169,10 @@ def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen):
         ("never committed", "commit it before the runs"),
         ("changed and not committed", "commit it before the runs"),
         ("a run outside git", "a run was made outside git"),
+        ("a run of a packed tree", "make runs in a clone"),
         ("a commit that is not here", "commit 111111111111 is not here: git fetch"),
         ("a shallow clone", "git fetch --unshallow"),
+        ("a lost plan", "git fetch --tags"),
         ("lost objects", "git fsck"),
         ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
     ],
@@ -136,6 +196,11 @@ def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_facto
         run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
         for module in ("code", "preregistration"):
             monkeypatch.setattr(f"lib.config.{module}.CHECKOUT", clone, raising=False)
+    if case == "a lost plan":  # as in a partial clone without a network
+        blob = frozen.git("rev-parse", "HEAD:params/plans/plän.yaml")
+        path.write_text(text + "# A word.\n", "utf-8")
+        frozen.commit()
+        (frozen.top / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     if case == "lost objects":
         shutil.rmtree(frozen.top / ".git" / "objects")
         (frozen.top / ".git" / "objects").mkdir()
@@ -144,7 +209,8 @@ def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_facto
             pytest.skip("only root may give a folder away")
         os.chown(frozen.top, 65534, 65534)
     made_at = {"a run outside git": None, "a commit that is not here": "1" * 40}
-    claim = judged(run_at(made_at.get(case, commit)))
+    told = {"clean": None if case == "a run of a packed tree" else True}
+    claim = judged(run_at(made_at.get(case, commit), trained=told))
     assert claim.name == "UNVERIFIED"
     (reason,) = claim.reasons
     assert remedy in reason

@@ -81,33 +81,97 @@ def test_mixed_runs_are_refused_naming_the_offender(fields, message, tiny_study,
 
 def stretch(start, end, **settings):
     machine = {"device": "cpu", "threads": 1, "micro_batch_size": 4, "evaluation_batch_size": 8}
-    also = {"processes": 1, "device_name": "", "vector_level": "", "cores": 1, "platform": ""}
+    also = {"processes": 1, "device_name": "", "vector_level": "AVX512", "cores": 1, "platform": ""}
     account = MachineFacts.model_validate(machine | also | settings)
-    return Stretch(start=start, end=end, machine=account, packages={"torch": "2.13.0"})
+    return Stretch(start=start, end=end, machine=account, packages=TRAINED["packages"])
 
 
 MOVED = [stretch(0, 5), stretch(5, 12, micro_batch_size=2)]
 RESUMED = [stretch(0, 5), stretch(5, 12)]
+OLDER = [stretch(0, 5), stretch(5, 12, vector_level="AVX2")]
+
+
+def measured(**fields):
+    """Another account of what measured a run."""
+
+    def changed_account(run):
+        executed = run.provenance["executed"]
+        account = executed | {name: fields[name] for name in fields if name in executed}
+        machine = {name: fields[name] for name in fields if name not in executed}
+        account["machine"] = executed["machine"] | machine
+        return {"provenance": run.provenance | {"executed": account}}
+
+    return changed_account
+
+
+TRAIN, MEASURE = "delete runs/tiny/layernorm/seed-0", "delete result.json in runs/tiny/layernorm/"
 
 
 @pytest.mark.parametrize(
-    ("fields", "settings"),
+    ("fields", "settings", "remedy"),
     [
-        (provenance(device="cuda"), "device cuda"),
-        (provenance(threads=2), "threads 2"),
-        (provenance(packages={"torch": "2.10.0"}), "torch 2.10.0, "),
-        (provenance(processes=2), "processes 2"),
-        (provenance(compile=True), "compile True"),
-        (lambda _: {"stretches": MOVED}, "(up to step 5) and torch 2.13.0"),
+        (provenance(device="cuda"), "device cuda, device_name a processor", TRAIN),
+        (provenance(threads=2), "threads 2", TRAIN),
+        (provenance(vector_level="AVX2"), "vector_level AVX2", TRAIN),
+        (provenance(packages={"torch": "2.10.0"}), "torch 2.10.0", TRAIN),
+        (provenance(packages=TRAINED["packages"] | {"numpy": "2.0.0"}), "numpy 2.0.0", TRAIN),
+        (provenance(processes=2), "processes 2", TRAIN),
+        (provenance(compile=True), "compile True", TRAIN),
+        (lambda _: {"stretches": MOVED}, "4 up to step 5, then micro_batch_size 2 up to", TRAIN),
+        (lambda _: {"stretches": OLDER}, "AVX512 up to step 5, then vector_level AVX2 up", TRAIN),
+        (measured(device="cuda"), "device cuda", MEASURE),
+        (measured(vector_level="AVX2"), "vector_level AVX2", MEASURE),
+        (measured(packages={"lm_eval": "0.4.9"}), "lm_eval 0.4.9", MEASURE),
     ],
 )
-def test_runs_of_a_seed_by_unlike_machines_are_refused_by_name(fields, settings, tiny_study, runs):
-    other = changed(runs, 2, **fields(runs[2]))
-    assert settings in of_runs.machine_settings(other[2])
-    assert settings not in of_runs.machine_settings(runs[2])
-    said = f"layernorm seed 0 has settings of the machine .*{re.escape(settings)}"
-    with pytest.raises(ResultError, match=said):
-        check(tiny_study, other)
+def test_runs_of_a_seed_by_unlike_machines_are_refused_by_name(
+    fields, settings, remedy, tiny_study, runs
+):
+    said = f"run layernorm seed 0 has settings .*{re.escape(settings)}.*others .*{remedy}"
+    with pytest.raises(ResultError, match=said) as error:
+        check(tiny_study, changed(runs, 2, **fields(runs[2])))
+    assert "python 3.11.7 and" not in str(error.value)  # what is equal goes without saying
+
+
+def test_a_harness_that_was_not_asked_may_be_installed_meanwhile(tiny_study, runs):
+    runs = [run.model_copy(update={"suite_hash": None}) for run in runs]
+    installed = {"packages": TRAINED["packages"] | {"lm_eval": "0.4.13"}}
+    check(tiny_study, changed(runs, 2, **measured(**installed)(runs[2])))
+    check(tiny_study, changed(runs, 2, **provenance(**installed)(runs[2])))
+
+
+NEWER = {"training_digest": "3" * 64}, {"measuring_digest": "4" * 64}
+
+
+@pytest.mark.parametrize(
+    ("which", "fields", "named"),
+    [
+        ([2], provenance(**NEWER[0]), "run layernorm seed 0 has code trained by 333333333333 and"),
+        ([2], measured(**NEWER[1]), "run layernorm seed 0 has code measured by 444444444444 and"),
+        # As many by each: those that come first are called the others.
+        ([2, 3], provenance(**NEWER[0]), "runs layernorm seed 0; layernorm seed 1 have code train"),
+        ([1, 3], measured(**NEWER[1]), "runs none seed 1; layernorm seed 1 have code measured by"),
+    ],
+)
+def test_runs_by_more_than_one_code_are_refused_by_name(which, fields, named, tiny_study, runs):
+    """However they came together, and also where a whole arm or a whole seed has the other."""
+    for at in which:
+        runs = changed(runs, at, **fields(runs[at]))
+    said = refused(check, tiny_study, runs)
+    assert named in said
+    assert "the others have" in said
+    assert "./run_all.sh tiny makes again what is not by today's code" in said
+
+
+def test_a_message_names_all_runs_that_differ_and_of_many_the_number(tiny_study):
+    study = tiny_study.model_copy(update={"seeds": [*range(12)]})
+    runs = sample_runs(study, {arm.id: [20.0] * 12 for arm in study.arms()})
+    few = [runs[at].model_copy(update=provenance(**NEWER[0])(runs[at])) for at in (2, 5, 7)]
+    said = refused(check, study, [run for i, run in enumerate(runs) if i not in (2, 5, 7)] + few)
+    assert "runs none seed 2; none seed 5; none seed 7 have code" in said
+    many = [run.model_copy(update=provenance(**NEWER[0])(run)) for run in runs[:10]]
+    said = refused(check, study, many + runs[10:])
+    assert "none seed 7; 2 more have code trained by 333333333333 and the others" in said
 
 
 def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(runs, tiny_study):
@@ -129,6 +193,9 @@ def test_settings_that_follow_from_the_batch_may_differ_with_it():
     own = changed(own, 0, stretches=[stretch(0, 12)], tokens=768)
     own = changed(own, 1, stretches=[stretch(0, 6, micro_batch_size=2)], steps=6, tokens=768)
     check(study, own)
+    for fields in (provenance(vector_level="AVX2"), measured(vector_level="AVX2")):
+        with pytest.raises(ResultError, match=r"iterations=6 seed 0 has .* vector_level AVX2 and"):
+            check(study, changed(own, 1, **{"stretches": []} | fields(own[1])))  # the chip does not
     both = {"batch_size=4": 1, "batch_size=8,iterations=6": -1}
     assert of_runs.budget_factors(tidy(own), both) == ""
 
@@ -178,9 +245,13 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
     runs = [
         run.model_copy(update={"provenance": {"trained": TRAINED | code, "executed": EXECUTED}})
         for run in sample_runs(study, {"base": [20.0, 22.0], "case": [19.0, 20.0]})
-        for code in [{"code": run.levels["code"] * 10}]
+        for name in [run.levels["code"]]
+        for code in [{"code": name * 10, "training_digest": name * 16}]
     ]
     check(study, runs)
+    mixed = changed(runs, 3, **provenance(training_digest="base" * 16)(runs[3]))
+    with pytest.raises(ResultError, match=r"run case seed 1 .*basebasebase.* delete runs/t/case"):
+        check(study, mixed)
     more = config("model", added_by_the_patch=1)(runs[2])
     check(study, changed(runs, 2, **more))
     check(study, changed(runs, 2, initial_weights="e" * 64, parameters=2))  # another shape
