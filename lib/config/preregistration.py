@@ -9,11 +9,14 @@ a yes nor a no.
 """
 
 import json
+import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from lib.config.code import git, is_checkout, tasks_hash
@@ -366,6 +369,56 @@ def plan_at(commit: str, content: str, file: str) -> str | None:
     return None
 
 
+def require_plan_of_runs(
+    study: Study, made: Collection[tuple[str | None, str | None]], kept: Path | None = None
+) -> None:
+    """Raise ConfigError if a study's plan changed after its runs: other seeds would be drawn, runs
+    trained again and the record replaced. `made` are hash of the plan and commit of each run that
+    was made under another plan, `kept` is a copy of that plan."""
+    if not made:
+        return
+    ((was, _),) = Counter(plan for plan, _ in made).most_common(1)
+    runs = f"{len(made)} run{'s' * (len(made) > 1)}"
+    line = f"`plan: {study.plan}` in params/{study.name}.yaml"
+    if was is None:
+        fault, remedy = f"{runs} made without a plan came before {study.plan}", f"remove {line}"
+    elif other := _plan_called(was, study.plan):
+        fault = f"{runs} were made under {other} ({was[:8]})"
+        remedy = f"write `plan: {other}` in params/{study.name}.yaml"
+    else:
+        fault = f"{study.plan} changed after {runs} (made under {was[:8]})"
+        if study.plan is None:
+            fault = f"none is named, and {runs} were made under one ({was[:8]})"
+        remedy = _restoring(study, was, [commit for _, commit in made if commit], kept)
+    new = "to begin another plan, give the study and its plan new names"
+    raise ConfigError(f"plan: {fault}: {remedy}; {new}")
+
+
+def _plan_called(hash_: str, but: str | None) -> str | None:
+    """Return the file of another plan that has a hash; None where none has."""
+    for path in sorted(PLANS.glob("[!.]*.yaml")):
+        with suppress(ConfigError):
+            if path.name != but and read_plan(path.name).hash == hash_:
+                return path.name
+    return None
+
+
+def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) -> str:
+    """Say how the plan of a hash is brought back, which git or a copy may hold."""
+    file = study.plan or f"{study.name}.yaml"
+    target = f"params/plans/{file}"
+    log = (git("log", "--all", "--format=%H", "--", "params/plans") or "").split()
+    for commit in dict.fromkeys(["", "HEAD", *commits, *log]):  # "": as git's index holds it
+        if path := plan_at(commit, was, file):
+            command = shlex.join(["git", "checkout", *filter(None, [commit[:12]]), path])
+            if study.plan and path != target:
+                command = f"{shlex.join(['git', 'show', f'{commit[:12]}:{path}'])} > {target}"
+            return f"`{command}` restores it"
+    if kept:
+        return f"`{shlex.join(['cp', relative(kept), target])}` restores it"
+    return "undo that; git knows no version of it"
+
+
 def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
     """Raise UserError naming the first run (name → stamped hash) whose stamp is not the plan's,
     with both hashes."""
@@ -373,4 +426,4 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
     for run, stamp in stamps.items():
         if stamp != expected:
             fault = f"run {run} was made under plan {stamp}, and the plan's hash is {expected}"
-            raise UserError(f"{fault}: restore that plan, or rerun ./run_all.sh")
+            raise UserError(f"{fault}: restore that plan; ./run_all.sh STUDY says how")

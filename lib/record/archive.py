@@ -26,6 +26,7 @@ import pandas as pd
 import yaml
 
 from lib.config import io
+from lib.config.code import git
 from lib.config.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
@@ -173,7 +174,7 @@ def archive(study: Study, replace: bool = False) -> None:
     source = io.study_folder(study.name)
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
     raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
-    for run in collect(study):
+    for run in (runs := collect(study)):
         folder = io.run_folder(study.name, run.arm, run.seed)
         notebooks.append(folder / "02_train.ipynb")
         raw += [folder / name for name in ("result.json", *run.files)]
@@ -205,6 +206,18 @@ def archive(study: Study, replace: bool = False) -> None:
     sums = [f"{sha256(path)}  {name}\n" for name, path in record.files.items()]
     io.write_text(record.place / MANIFEST, "".join(sums))
     io.write_json(result_file("archive", study.name), {"manifest": sha256(record.place / MANIFEST)})
+    if record.verdict["standing"] == "CONFIRMATORY":
+        tag_commits(study.name, [run.origin["commit"] for run in runs])
+
+
+def tag_commits(study: str, commits: Iterable[str | None]) -> None:
+    """Tag the commit of a study's runs, which holds its plan, as `record/STUDY`: git then keeps it
+    when history is rewritten, and clones have it. Of several, those that no other has in its
+    history (the next is `record/STUDY.2`). If git cannot, nothing is tagged."""
+    heads = git("merge-base", "--independent", *sorted(filter(None, {*commits}))) or ""
+    for i, commit in enumerate(heads.split()):
+        name = f"refs/tags/record/{study}" + (f".{i + 1}" if i else "")
+        git("update-ref", name, commit)  # `git tag` may ask for a signature
 
 
 def is_replaceable(study: str) -> bool:

@@ -8,17 +8,18 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from lib.config.io import cores, read_json, relative, study_folder
+from lib.config.io import PAPERS, PLANS, cores, read_json, relative, study_folder
 from lib.config.metrics import MEASURES
 from lib.config.plan import Plan, arm_weights
-from lib.config.preregistration import begun_plan, load_plan
+from lib.config.preregistration import begun_plan, load_plan, require_plan_of_runs
 from lib.config.schema import CODE, CorpusConfig, RunConfig, digest
 from lib.config.study import Arm, Study, levels_of, load_study
-from lib.config.yaml import ConfigError, UsageError, UserError, suggest
+from lib.config.yaml import ConfigError, UsageError, UserError, read_yaml, suggest
 from lib.data.describe import repetition
 from lib.data.suite import INSTALL, build_suite, has_harness
 from lib.data.text import Corpus, CorpusError, load_corpus
@@ -29,7 +30,7 @@ from lib.sweep.code_arms import resolve
 from lib.sweep.execute import train_apart
 from lib.train.machine import describe, prepare, require_devices
 from lib.train.model import GPT, count_parameters, flops_per_token
-from lib.train.trainer import initial_hashes
+from lib.train.trainer import PROVENANCE, initial_hashes
 
 AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
@@ -52,7 +53,7 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
             studies.append(load_study(name))
     for study in studies:
         where = f"{study.name}.yaml: "
-        checks = [load_plan, resolve, _require_equal_texts]
+        checks = [load_plan, require_same_plan, resolve, _require_equal_texts]
         for check in [*checks, _require_tasks] if executes else checks:
             with _collecting(faults, where):
                 check(study)
@@ -68,6 +69,42 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
     for said in sorted({repetition(corpus_of(text)) for text in texts} - {""}):
         print(f"warning: {said}")
     return studies
+
+
+def require_same_plan(study: Study) -> None:
+    """Raise ConfigError if runs of a study, in `runs/` or in a record, were made under another plan
+    than it names now. The plan's file may have another name, and more deviations and comments."""
+    plan = load_plan(study)
+    begun = [made for made in _begun(study.name) if made[0] != (plan and plan.hash)]
+    require_plan_of_runs(study, begun)
+    # A published plan has the hash that it was published with, whatever its file says now.
+    content = plan and Plan.content_hash(read_yaml(PLANS / str(study.plan)))
+    for path in PAPERS.glob(f"*/record/{study.name}*"):
+        if path.stem == study.name:
+            was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))
+            require_plan_of_runs(study, [(was, None)] * number * (was != content), kept)
+
+
+def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
+    """Yield of each run of a study in `runs/` that began the hash of its plan, and its commit."""
+    for folder in study_folder(study).glob("*/seed-*"):
+        for file in (folder / "result.json", folder / PROVENANCE):  # the latter alone: unfinished
+            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                content = read_json(file)
+                trained = content.get("provenance", {}).get("trained", content)
+                yield trained["plan"], trained["commit"]
+                break
+
+
+def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
+    """Hash the content of a record's plan; count its runs, none where it is not whole; and return
+    the plan's file, if it stays."""
+    with suppress(OSError, UserError):
+        file = record.folder / "plan.yaml"
+        was = Plan.content_hash(read_yaml(file)) if file.is_file() else None
+        number = sum(name.endswith("/02_train.ipynb") for name in record.manifest)
+        return was, number, None if record.is_zip else file
+    return None, 0, None
 
 
 def _require_equal_texts(study: Study) -> None:

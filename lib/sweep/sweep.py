@@ -1,8 +1,8 @@
 """Run studies: what is stale and why, one Snakemake call, one line of progress.
 
 A plain rerun continues whatever was stopped, however it was. A result counts only where it was made
-by this code, from this corpus, under these parameters and this plan: it says itself what it was
-made with. No file's time of change decides anything.
+by this code, from this corpus, under these parameters: it says itself what it was made with. No
+file's time of change decides anything.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lib.config import io
-from lib.config.code import PARENT, measure_key, train_key
+from lib.config.code import PARENT, git_state, measure_key, train_key
 from lib.config.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256
 from lib.config.preregistration import claim_status, load_plan
 from lib.config.schema import RunConfig
@@ -43,6 +43,7 @@ LOCK_TRIES = 50
 CANCEL_TIMEOUT = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
 _MEASURED = "measured anew from its weights"
+_EXPLORES = "what runs now will not be confirmatory"
 _MEASURING = (
     *("study", "arm", "baseline", "levels", "variant", "setting", "tasks_hash", "study_hash"),
     *("measuring code", "corpus.source", "evaluation.items_per_task", "evaluation.tasks"),
@@ -212,15 +213,15 @@ def find_stale(studies: list[Study]) -> dict[Path, str]:
 def why_stale(study: Study, arm: Arm, seed: int) -> str:
     """Say why the result of a run does not count, naming the field with its new and its old value,
     and what will be done about it; "" for one that counts."""
-    file, plan = result_file("02_train", study.name, arm.id, seed), load_plan(study)
+    file = result_file("02_train", study.name, arm.id, seed)
     corpus, commit = check.corpus_of(arm.config.corpus), study.commit_of(arm)
-    wanted = identity_fields(study, arm, seed) | {"plan": plan.hash if plan else None}
+    wanted = identity_fields(study, arm, seed)
     wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
     wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
     try:
         result = RunResult.model_validate(io.read_json(file))
         trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
-        was |= {name: trained.get(name) for name in ("plan", "seed", "code")}
+        was |= {name: trained.get(name) for name in ("seed", "code")}
         was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
         was["training code"] = trained["training_digest"]
         was["measuring code"] = result.provenance["executed"]["measuring_digest"]
@@ -280,8 +281,11 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     for study in studies:
         plan = load_plan(study)
         claim = claim_status(study, plan)
+        frozen = plan.frozen.get(study.name) if plan else None
         if plan and study.name in plan.confirmatory and claim.reasons:
-            print(f"{claim}: what runs now will not be confirmatory")
+            print(f"{claim}: {_EXPLORES}")
+        elif frozen and frozen.committed_code and git_state()["clean"] is not True:
+            print(f"{study.name}: commit code and parameters first: {_EXPLORES}")
         if not is_replaceable(study.name):
             print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
     for path, reason in stale.items():

@@ -8,8 +8,8 @@ import pytest
 
 from lib.config.io import sha256, slim
 from lib.config.yaml import UsageError
-from lib.record.archive import Record, recorded_studies, require_recorded, unpack
-from tests.conftest import refused
+from lib.record.archive import Record, recorded_studies, require_recorded, tag_commits, unpack
+from tests.conftest import refused, run_git
 from tests.record.conftest import run_tiny
 
 
@@ -48,6 +48,33 @@ def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny):
     assert sha256(place / "MANIFEST.sha256") == before[0]  # the same runs give the same bytes
     assert place.stat().st_ino != before[1]
     assert before[0] in done.read_text()
+
+
+def test_commits_of_a_record_are_tagged_and_outlive_a_rewritten_history(tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.config.code.ROOT", tmp_path)
+    tag_commits("trial", ["a" * 40])  # without git, no archive fails
+
+    def commit(*words):
+        run_git(tmp_path, "commit", "-q", "--allow-empty", "-m", "work", *words)
+        return run_git(tmp_path, "rev-parse", "HEAD")
+
+    def tags():
+        names = "--format=%(objectname) %(refname:short)"
+        lines = run_git(tmp_path, "for-each-ref", names, "refs/tags").splitlines()
+        return {name: hash_ for hash_, name in map(str.split, lines)}
+
+    run_git(tmp_path, "init", "-q")
+    first, second = commit(), commit()
+    tag_commits("trial", [second, first, None, second])
+    assert tags() == {"record/trial": second}  # whose history holds the other
+    amended = commit("--amend", "-m", "in other words")
+    run_git(tmp_path, "reflog", "expire", "--expire=now", "--all")
+    run_git(tmp_path, "gc", "-q", "--prune=now")
+    tag_commits("trial", [second, amended])
+    assert set(tags()) == {"record/trial", "record/trial.2"}
+    assert {*tags().values()} == {second, amended}
+    tag_commits("other", ["a" * 40])  # nor where a commit is not here
+    assert "record/other" not in tags()
 
 
 def test_a_slim_notebook_keeps_code_and_what_is_shown():

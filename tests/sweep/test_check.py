@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import shutil
 import socket
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +20,20 @@ from lib.config.study import Study, load_study
 from lib.config.yaml import UserError
 from lib.data.suite import INSTALL
 from lib.sweep import check
-from lib.sweep.check import Size, estimate, load_and_check, memory, power, shortened, size_of
+from lib.sweep.check import (
+    Size,
+    estimate,
+    load_and_check,
+    memory,
+    power,
+    require_same_plan,
+    shortened,
+    size_of,
+)
 from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters, optimizer_groups
-from tests.conftest import TINY
+from tests.config.samples import PLAN, STUDY, Parameters
+from tests.conftest import TINY, refused
 from tests.stats.decay import decay_study
 from tests.train.samples import own_task
 
@@ -92,6 +104,159 @@ def test_trouble_is_found_early_and_never_hides_anothers(content, message, folde
     assert found[1].startswith("error: study: 'nosuch' is unknown")
     assert found[2].startswith(f"error: tried.yaml: {message}")
     assert len(found) == 3
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A repository in which a study has three runs under its frozen plan, one not yet finished."""
+    here = Parameters(tmp_path, monkeypatch)
+    for name, folder in {"PLANS": here.plans, "PAPERS": here.top / "papers"}.items():
+        monkeypatch.setattr(check, name, folder)
+    here.study()
+    here.plan()
+    here.commit()
+    here.plan_hash = here.freeze().hash
+    here.made_at = here.commit()
+    trained = {"plan": here.plan_hash, "commit": here.made_at}
+    for seed, (file, content) in enumerate(
+        [("result.json", {"provenance": {"trained": trained}})] * 2 + [("provenance.json", trained)]
+    ):
+        folder = here.top / "runs" / "trial" / "none" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / file).write_text(json.dumps(content), "utf-8")
+    return here
+
+
+def record(here):
+    """Have a record in place of runs."""
+    shutil.rmtree(here.top / "runs")
+    place = here.top / "papers" / "one" / "record" / "trial"
+    place.mkdir(parents=True)
+    shutil.copyfile(here.plans / "plän.yaml", place / "plan.yaml")
+    lines = [f"{'0' * 64}  none/seed-{seed}/02_train.ipynb\n" for seed in range(3)]
+    (place / "MANIFEST.sha256").write_text("".join(lines), "utf-8")
+
+
+def edit(here, file="plän.yaml"):
+    path = here.plans / file
+    path.write_text(path.read_text("utf-8").replace("0.03", "0.02"), "utf-8")
+
+
+def edit_and_commit(here):
+    edit(here)
+    here.commit()
+
+
+def edit_and_stage(here):
+    edit(here)
+    here.git("add", "--all")
+
+
+def edit_without_git(here):
+    edit(here)
+    shutil.rmtree(here.top / ".git")
+
+
+def edit_what_is_recorded(here):
+    record(here)
+    edit(here)
+
+
+def edit_what_is_recorded_without_git(here):
+    record(here)
+    edit_without_git(here)
+
+
+def amend(here):
+    edit(here)
+    here.git("commit", "-q", "-a", "--amend", "-m", "another plan")
+
+
+def name_none(here):
+    here.study(plan=None, seeds=[0, 1, 2])
+
+
+def name_none_any_more(here):
+    name_none(here)
+    (here.plans / "plän.yaml").unlink()
+
+
+def name_another(here):
+    here.write("plans/other.yaml", PLAN | {"title": "Another"})
+    here.study(plan="other.yaml", seeds=[0, 1, 2])
+
+
+def rename(here):
+    (here.plans / "plän.yaml").rename(here.plans / "q.yaml")
+    here.write("trial.yaml", STUDY | {"plan": "q.yaml"})
+
+
+def rename_and_edit(here):
+    rename(here)
+    edit(here, "q.yaml")
+
+
+def deviate(here):
+    text = (here.plans / "plän.yaml").read_text("utf-8")
+    more = "# A word.\ndeviations: [{date: '2026-12-01', what: a, why: b}]\n"
+    (here.plans / "plän.yaml").write_text(text + more, "utf-8")
+
+
+def delete_runs(here):
+    shutil.rmtree(here.top / "runs")
+    edit(here)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (edit, "plän.yaml changed after 3 runs (made under HASH): `git checkout 'params/plans/p"),
+        (edit_and_commit, "plän.yaml changed after 3 runs (made under HASH): `git checkout COMMIT"),
+        (edit_and_stage, "plän.yaml changed after 3 runs (made under HASH): `git checkout HEAD"),
+        (amend, "plän.yaml changed after 3 runs (made under HASH): `git checkout COMMIT "),
+        (edit_without_git, "plän.yaml changed after 3 runs (made under HASH): undo that; git know"),
+        (edit_what_is_recorded, "plän.yaml changed after 3 runs (made under HASH): `git checkout"),
+        (
+            edit_what_is_recorded_without_git,
+            "plän.yaml changed after 3 runs (made under HASH): `cp papers/one/record/trial/plan.y",
+        ),
+        (
+            name_none,
+            "3 runs were made under plän.yaml (HASH): write `plan: plän.yaml` in params/tr",
+        ),
+        (name_none_any_more, "none is named, and 3 runs were made under one (HASH): `git checkout"),
+        (name_another, "3 runs were made under plän.yaml (HASH): write `plan: plän.yaml` in para"),
+        (rename_and_edit, "q.yaml changed after 3 runs (made under HASH): `git show 'HEAD:params"),
+        (rename, ""),
+        (deviate, ""),
+        (record, ""),
+        (delete_runs, ""),
+    ],
+)
+def test_a_plan_that_changed_after_its_runs_stops_a_sweep_and_can_be_restored(change, said, made):
+    """Other seeds would be drawn, everything trained again, and the record replaced."""
+    change(made)
+    study = load_study("trial")
+    if not said:
+        require_same_plan(study)
+        return
+    fault = refused(require_same_plan, study)
+    said = said.replace("HASH", made.plan_hash[:8]).replace("COMMIT", made.made_at[:12])
+    assert fault.startswith(f"plan: {said}")
+    assert fault.endswith("; to begin another plan, give the study and its plan new names")
+    for command in re.findall("`([^`]* params/[^`]*)`", fault):
+        subprocess.run(command, cwd=made.top, shell=True, check=True)
+        made.study(plan=load_study("trial").plan or "plän.yaml")
+        require_same_plan(load_study("trial"))
+
+
+def test_a_plan_that_is_named_after_runs_without_one_stops_a_sweep(made):
+    for path in made.top.glob("runs/trial/*/*/*.json"):
+        path.write_text(path.read_text("utf-8").replace(f'"{made.plan_hash}"', "null"), "utf-8")
+    fault = refused(require_same_plan, load_study("trial"))
+    assert fault.startswith("plan: 3 runs made without a plan came before plän.yaml: remove `plan:")
+    name_none(made)
+    require_same_plan(load_study("trial"))
 
 
 def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
