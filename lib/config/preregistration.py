@@ -340,13 +340,21 @@ def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], li
             unknown["a run was made outside git, so its code is at no commit"] = None
         elif plan_at(commit, now, file):
             continue
-        elif git("cat-file", "-e", f"{commit}^{{commit}}") is None and commit != "HEAD":
+        elif not _is_here(commit) and commit != "HEAD":
             unknown[_missing(commit)] = None
         elif is_committed:
             later.append(f"the plan as it is now is not in commit {commit[:12]}, which made runs")
         else:
             unknown["the plan is not committed as it stands: commit it before the runs"] = None
     return later, list(unknown)
+
+
+def _is_here(commit: str) -> bool:
+    """Tell whether git can read the plans of a commit: not in a partial clone without a network."""
+    listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/")
+    paths = (listed or "").split("\0")[:-1]
+    found = (git("cat-file", "-e", f"{commit}:{path}") for path in paths)
+    return listed is not None and None not in found
 
 
 def _missing(commit: str) -> str:

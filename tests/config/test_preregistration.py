@@ -172,6 +172,7 @@ def test_history_that_is_rewritten_after_the_runs_leaves_their_standing(rewritte
         ("a run of a packed tree", "make runs in a clone"),
         ("a commit that is not here", "commit 111111111111 is not here: git fetch"),
         ("a shallow clone", "git fetch --unshallow"),
+        ("a lost plan", "git fetch --tags"),
         ("lost objects", "git fsck"),
         ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
     ],
@@ -195,6 +196,11 @@ def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_facto
         run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
         for module in ("code", "preregistration"):
             monkeypatch.setattr(f"lib.config.{module}.ROOT", clone)
+    if case == "a lost plan":  # as in a partial clone without a network
+        blob = frozen.git("rev-parse", "HEAD:params/plans/plän.yaml")
+        path.write_text(text + "# A word.\n", "utf-8")
+        frozen.commit()
+        (frozen.top / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     if case == "lost objects":
         shutil.rmtree(frozen.top / ".git" / "objects")
         (frozen.top / ".git" / "objects").mkdir()

@@ -242,6 +242,19 @@ def test_a_text_that_is_not_as_its_notebook_is_told(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.parametrize("clean", [True, False, None])
+def test_code_that_a_plan_wants_committed_is_asked_for_before_it_runs(clean, monkeypatch, capsys):
+    frozen = {"s": SimpleNamespace(committed_code=True)}
+    plan = SimpleNamespace(confirmatory=["s"], frozen=frozen)
+    claim = SimpleNamespace(reasons=[])
+    for name, value in {"load_plan": plan, "claim_status": claim, "is_replaceable": True}.items():
+        monkeypatch.setattr(sweep, name, lambda *_, value=value: value)
+    monkeypatch.setattr(sweep, "git_state", lambda: {"clean": clean})
+    sweep.print_reasons([SimpleNamespace(name="s")], {})
+    said = "s: commit code and parameters first: what runs now will not be confirmatory\n"
+    assert capsys.readouterr().out == ("" if clean else said)
+
+
 @pytest.mark.parametrize(("free", "inodes"), [(10**5, 10**5), (10**9, 0)])
 def test_a_full_disk_is_one_line(free, inodes, tmp_path, monkeypatch):
     disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=10**6)
