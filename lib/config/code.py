@@ -26,7 +26,7 @@ from lib.config.yaml import HEADLESS, ConfigError, Json
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
-    *("lib/data/text.py", "lib/data/tokens.py"),
+    *("lib/data/split.py", "lib/data/text.py", "lib/data/tokens.py"),
     *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
     *("lib/train/machine.py", "lib/train/distributed.py"),
 )
