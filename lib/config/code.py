@@ -20,7 +20,7 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
-from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, sha256
+from lib.config.io import NOTEBOOKS, OUTPUT, ROOT, corpus_places, listed, sha256
 from lib.config.schema import digest
 from lib.config.yaml import HEADLESS, ConfigError, Json
 
@@ -85,7 +85,7 @@ def measure_key() -> str:
     cells = _cells()
     first, last = _last_call("train", cells), _last_call("write_result", cells)
     files = {
-        path.relative_to(ROOT).as_posix() for name in _MEASURE_FILES for path in ROOT.glob(name)
+        path.relative_to(ROOT).as_posix() for name in _MEASURE_FILES for path in listed(ROOT, name)
     }
     return _key(files.difference(TRAIN_FILES), cells[first + 1 : last + 1])
 
@@ -114,7 +114,7 @@ def tasks_hash(include_path: str | None) -> str | None:
     if include_path is None:
         return None
     folder = ROOT / include_path
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [path for path in listed(folder, "**/*") if path.is_file()]
     kept = [path for path in files if not path.match("__pycache__/*.pyc")]
     return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
 

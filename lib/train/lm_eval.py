@@ -33,11 +33,12 @@ from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import TaskIndex
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.config.code import require_allowed
-from lib.config.io import ROOT
+from lib.config.io import ROOT, listed
 from lib.config.schema import EvaluationConfig, stock_measures
 from lib.config.yaml import ConfigError, Json, suggest
 from lib.data.tasks import N_CHOICES
@@ -398,4 +399,6 @@ def _manager(include_path: str | None) -> TaskManager:
     """Index the harness's tasks, which takes seconds, and those of one's own."""
     # The bootstrap would else fork a kernel that holds threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
-    return TaskManager(include_path=include_path and ROOT / include_path)
+    own = include_path and ROOT / include_path
+    with patch.object(TaskIndex, "_iter_yaml_files", lambda root: listed(root, "**/*.yaml")):
+        return TaskManager(include_path=own)

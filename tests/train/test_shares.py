@@ -2,6 +2,7 @@
 where that of a question is a share."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -101,7 +102,12 @@ def asked(tmp_path_factory):
     (folder / "u.py").write_text(SHARE)
     for name, task in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"task: {name}\n{TOP}{task}", "utf-8")
-    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    (folder / ".share.yaml").write_text((folder / "last_word.yaml").read_text("utf-8"))
+    (folder / "._several.yaml").write_bytes(b"\0\5")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness, "ROOT", folder.parent)
+        patch.setattr(harness, "TaskManager", partial(TaskManager, include_defaults=False))
+        manager = harness._manager.__wrapped__(folder.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.data.tokens.output_root", lambda: folder)
         patch.setattr(harness, "_manager", lambda _: manager)
