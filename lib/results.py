@@ -264,8 +264,15 @@ def read_raw_file(folder: Path, name: str) -> pd.DataFrame:
 
 def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
     """Read the raw files of a run."""
-    names = (*RAW, STOCK) if raw_file(folder, STOCK).is_file() else RAW
+    names = (*RAW, STOCK) if has_stock(folder) else RAW
     return {name: read_raw_file(folder, name) for name in names}
+
+
+def has_stock(folder: Path) -> bool:
+    """Return whether a run's result was written with answers to stock tasks. Without, such a file
+    beside it is of other weights."""
+    result = folder / "result.json"
+    return result.is_file() and raw_file(folder, STOCK).name in read_json(result)["files"]
 
 
 def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:

@@ -39,9 +39,10 @@ study: str = "final"  # a name in params/
 # %% [markdown]
 # ## The corpora
 # One, unless the corpus is a factor; then each that an arm trains on. Known ones are verified by
-# hash. The first 90 % is the training part, of which `corpus.fraction` is used; the rest is held
-# out and cut at a blank line into *dev*, by which choices are made, and *test*. Validation
-# perplexity is over both; test perplexity stands beside it.
+# hash. About 90 % is the training part, of which `corpus.fraction` is used. The rest is held out:
+# of one text its end, cut at a blank line into *dev*, by which choices are made, and *test*; of
+# documents about every tenth, by turns for dev and test; of files read in characters the end of
+# each. Validation perplexity is over dev and test; test perplexity stands beside it.
 
 # %%
 design = load_study(study)
@@ -63,7 +64,7 @@ from lib.config.preregistration import load_plan, claim_status
 print(claim_status(design, load_plan(design)))
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
 for sha256, text in texts.items():
-    print(f"{text.name}, SHA-256 {sha256}")
+    print(f"{text.name}, SHA-256 {sha256}; held out: {text.held_out}")
 parts = ["characters", "train", "heldout", "dev", "test"]
 sizes = pd.DataFrame(summaries).loc[parts].rename({"characters": "whole text"})
 sizes.map("{:,}".format).rename_axis("characters")
@@ -94,7 +95,8 @@ for name, corpus in corpora.items():
 # ## Duplication
 # How much held-out text a model could have seen word for word. Short lines (speakers' names, above
 # all) recur by nature; long lines and long windows should not. A passage (between blank lines, as a
-# document is) that stands in both parts is warned of here, and before anything trains.
+# document is) that stands in both parts is warned of here, and before anything trains. So is
+# held-out text whose symbols are much rarer in the training part, as of another language.
 
 # %%
 print(repetitions(result))

@@ -9,8 +9,11 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from lib import results
+from lib.config.io import write_json
 from lib.config.metrics import MEASURES
+from lib.config.study import load_study
 from lib.record.archive import Record
+from lib.stats.runs import read_parquet
 from tests.samples import EXECUTED, TRAINED, sample_runs
 
 
@@ -94,6 +97,21 @@ def test_files_keep_every_bit_and_are_small(tmp_path):
     for name, table in results.read_raw(tmp_path).items():
         pd.testing.assert_frame_equal(table, raw[name], check_exact=True)
     assert sum(sizes) < 7_000
+
+
+@pytest.mark.parametrize("files", [[], ["stock_items.parquet"]])
+def test_answers_to_stock_tasks_are_read_where_the_result_names_them(files, tmp_path):
+    """A file that an earlier measurement left is of other weights."""
+    raw = raw_of(scores(1000), 500)
+    answers = pd.DataFrame({"task": ["t"], "shots": [0], "item": [0], "correct": [True]})
+    for name, table in (raw | {results.STOCK: answers}).items():
+        results.write_raw(tmp_path, name, table)
+    write_json(tmp_path / "result.json", {"files": dict.fromkeys(files, "")})
+    assert (results.STOCK in results.read_raw(tmp_path)) == bool(files)
+    study = load_study("smoke")
+    assert len(read_parquet(study, results.STOCK, lambda *_: tmp_path)) == (
+        sum(len(study.seeds) for _ in study.arms()) if files else 0
+    )
 
 
 def test_a_diverged_run_has_files_and_no_measures(tmp_path):

@@ -28,6 +28,7 @@ from lib.config.io import (
     ROOT,
     SWEEP,
     corpus_places,
+    listed,
     read_json,
     sha256,
 )
@@ -36,7 +37,7 @@ from lib.config.yaml import HEADLESS, ConfigError, Json, UserError
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
-    *("lib/data/text.py", "lib/data/tokens.py"),
+    *("lib/data/split.py", "lib/data/text.py", "lib/data/tokens.py"),
     *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
     *("lib/train/machine.py", "lib/train/distributed.py", "lib/train/diagnostics.py"),
 )
@@ -87,10 +88,9 @@ _GIT += " -c core.useReplaceRefs=false -c log.showSignature=false -c core.quoteP
 
 def hash_code(top: Path) -> dict[str, str]:
     """Hash every file in a folder's `lib` and `notebooks`, by name."""
-    files = [path for room in ("lib", "notebooks") for path in (top / room).rglob("*")]
-    names = [path.relative_to(top).as_posix() for path in sorted(files) if path.is_file()]
-    kept = [name for name in names if "/." not in name and "__pycache__" not in name]
-    return {name: sha256(top / name) for name in kept}
+    files = [path for room in ("lib", "notebooks") for path in listed(top / room, "**/*")]
+    kept = [path for path in files if path.is_file() and path.parent.name != "__pycache__"]
+    return {path.relative_to(top).as_posix(): sha256(path) for path in kept}
 
 
 @cache
@@ -155,7 +155,7 @@ def tasks_hash(include_path: str | None) -> str | None:
     if include_path is None:
         return None
     folder = CHECKOUT / include_path
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [path for path in listed(folder, "**/*") if path.is_file()]
     kept = [path for path in files if not path.match("__pycache__/*.pyc")]
     return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
 

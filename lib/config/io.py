@@ -73,7 +73,7 @@ def prepare_params() -> None:
     """Copy a repository's parameters to where they can be added to, if it cannot be written."""
     if not PARAMS.is_dir():
         with atomic_write(PARAMS) as temporary:
-            for path in (CHECKOUT / "params").rglob("*.*"):
+            for path in listed(CHECKOUT / "params", "**/*.*"):
                 target = temporary / path.relative_to(CHECKOUT / "params")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
@@ -117,12 +117,19 @@ def find(path: str) -> Path | None:
     return next(filter(Path.exists, (top / Path(path).expanduser() for top in tops)), None)
 
 
+def listed(folder: Path, pattern: str) -> list[Path]:
+    """List what matches a pattern in a folder, sorted, without what is hidden there: the lock of an
+    editor (`.#x.yaml`), what macOS adds (`._x.yaml`), the rest of a write that was killed."""
+    found = ((path, path.relative_to(folder).parts) for path in folder.glob(pattern))
+    return sorted(path for path, parts in found if not any(part[0] == "." for part in parts))
+
+
 def corpus_places(file_name: str) -> list[Path]:
     """List where a corpus file may lie, in search order; none of them need exist."""
     tops = [CHECKOUT, output_root(), output_root().parent / "shared", CHECKOUT.parent / "shared"]
     places = [top / "data" / file_name for top in tops]
     if kaggle := kaggle_folder():
-        places += sorted((kaggle / "input").glob(f"**/{file_name}"))
+        places += listed(kaggle / "input", f"**/{file_name}")
     return places
 
 

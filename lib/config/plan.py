@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
 
-from lib.config.io import PLANS, read_json
+from lib.config.io import PLANS, listed, read_json
 from lib.config.schema import Positive, PositiveFloat, Section, Some, digest
 from lib.config.yaml import ConfigError, Json, explain, read_yaml, suggest
 
@@ -313,7 +313,7 @@ def read_plan(file: str) -> Plan:
     faulty. Of a published one, fields that were dropped since are ignored."""
     path = PLANS / file
     if not path.is_file():
-        hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
+        hint = suggest(path.stem, [plan.stem for plan in listed(PLANS, "*.yaml")])
         remedy = f"begin it by ./run_all.sh freeze --new {path.stem} --study NAME, or name none"
         raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
     content, published = read_yaml(path), published_plans().get(file, {})

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.config.code import git, is_checkout, tasks_hash
-from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, relative, write_text
+from lib.config.io import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, listed, relative, write_text
 from lib.config.metrics import JUDGED, MAIN, MEASURES, PER_TOKEN
 from lib.config.plan import (
     Frozen,
@@ -59,7 +59,7 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     """Yield each name in a plan that names nothing, with what it may have meant: it would drop out
     of the analysis without a word. Of a study that only borrows the plan, the one that it is for
     tells the names."""
-    studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    studies = [path.stem for path in listed(PARAMS, "*.yaml")]
     planned = [name for name in plan.confirmatory if name in studies]
     if planned and study.name not in planned:
         study = load_study(planned[0], undrawn=True)
@@ -194,8 +194,8 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     for study in studies:
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
         faults += [f"plans/{file}: {fault}" for fault in check_plan(plan, study)]
-        traces = RUNS.glob(f"{study.name}/*/seed-*/*.json")
-        if any(chain(traces, PAPERS.glob(f"*/results/{study.name}.json"))):
+        traces = listed(RUNS, f"{study.name}/*/seed-*/*.json")
+        if any(chain(traces, listed(PAPERS, f"*/results/{study.name}.json"))):
             faults.append(f"{study.name} has run: write a new plan, and a study that names it")
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
@@ -234,9 +234,9 @@ def _missing_lines(study: Study, file: str) -> list[str]:
 def _used_seeds(file: str) -> list[int]:
     """List every seed that a study of `params/` lists, or another plan drew or left out: of a study
     that has left, a published plan knows them."""
-    studies = [load_study(path.stem, undrawn=True) for path in PARAMS.glob("*.yaml")]
+    studies = [load_study(path.stem, undrawn=True) for path in listed(PARAMS, "*.yaml")]
     used = {seed for study in studies if not study.drawn for seed in study.seeds}
-    for plan in (read_plan(path.name) for path in PLANS.glob("*.yaml") if path.name != file):
+    for plan in (read_plan(path.name) for path in listed(PLANS, "*.yaml") if path.name != file):
         for name, frozen in plan.frozen.items():
             used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
     return sorted(used)
@@ -404,7 +404,7 @@ def require_plan_of_runs(
 
 def _plan_called(hash_: str, but: str | None) -> str | None:
     """Return the file of another plan that has a hash; None where none has."""
-    for path in sorted(PLANS.glob("[!.]*.yaml")):
+    for path in listed(PLANS, "*.yaml"):
         with suppress(ConfigError):
             if path.name != but and read_plan(path.name).hash == hash_:
                 return path.name

@@ -50,7 +50,7 @@ WPE_STD = 0.02
 GRADIENT_SHARE = 0.1
 """How much of the embeddings' gradient the variant `grad_shrink` lets through."""
 TRAIN_SHARE = 0.9
-"""Leading share of a corpus that is for training; the rest is held out."""
+"""Leading share of a text that is for training; the rest is held out (see `lib.data.split`)."""
 GRAM = 24
 """Characters that a question may not have in common with the training part."""
 REINJECTION = {"resid_lambda": (1.15, 1.05, 1.25), "x0_lambda": (0.20, 0.05, 125.0)}

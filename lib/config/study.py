@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lib.config.io import PAPER, PARAMS, prepare_params, read_json, study_folder, write_text
+from lib.config.io import PAPER, PARAMS, listed, prepare_params, read_json, study_folder, write_text
 from lib.config.plan import read_plan
 from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, Some, digest, stock_measures
 from lib.config.yaml import HEADLESS, ConfigError, Json, explain, read_yaml, short, suggest
@@ -125,7 +125,7 @@ class Study(RunConfig):
         _refuse_repeats("seeds", self.seeds)
         for factor, levels in self.factors.items():
             _refuse_repeats(f"factors.{factor}", levels)
-            if commas := [level for level in levels if "," in level_name(factor, level)]:
+            if commas := [x for x in levels if "," in level_name(factor, x, self.paths)]:
                 raise ValueError(f"factors.{factor}: {short(commas[0])} holds a comma; rename it")
         return self
 
@@ -204,6 +204,17 @@ class Study(RunConfig):
                 raise ConfigError(f"include.{i}.levels: has no level of {', '.join(missing)}")
             yield self._arm(arm)
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """How levels that are paths are called: see `told_apart`."""
+        included = (arm.levels.items() for arm in self.include)
+        levels = [level for of in self.factors.values() for level in of]
+        return told_apart(*levels, *(level for arm in included for _, level in arm))
+
+    def arm_id(self, levels: dict[str, Level]) -> str:
+        """Write levels as a name: see `arm_id`."""
+        return arm_id(levels, self.paths)
+
     def _arm(self, asked: IncludedArm) -> Arm:
         config = self.model_dump(include=set(RunConfig.model_fields))
         fields = {factor: level for factor, level in asked.levels.items() if factor != CODE}
@@ -211,12 +222,12 @@ class Study(RunConfig):
         start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
         within = {factor: level for factor, level in cell.items() if factor not in start}
         return Arm(
-            id=asked.name or arm_id(asked.levels),
+            id=asked.name or self.arm_id(asked.levels),
             levels=asked.levels,
             config=with_fields(config, fields, f"factors {short(asked.levels, 200)}"),
-            baseline=asked.baseline or arm_id(cell | start),
-            variant=asked.name or arm_id({factor: cell[factor] for factor in start}),
-            setting=arm_id(within) if within else "",
+            baseline=asked.baseline or self.arm_id(cell | start),
+            variant=asked.name or self.arm_id({factor: cell[factor] for factor in start}),
+            setting=self.arm_id(within) if within else "",
         )
 
     def arm(self, name: str) -> Arm:
@@ -256,11 +267,12 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConf
         raise ConfigError(f"{where}: {'; '.join(explain(error, RunConfig))}") from None
 
 
-def arm_id(levels: dict[str, Level]) -> str:
-    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`."""
+def arm_id(levels: dict[str, Level], paths: Mapping[str, str] = {}) -> str:
+    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`; of those
+    that are paths what `told_apart` says."""
     parts = []
     for factor, value in levels.items():
-        name = level_name(factor, value)
+        name = level_name(factor, value, paths)
         says_itself = isinstance(value, str) and factor != "corpus.source"
         parts.append(name.partition("=")[2] if says_itself else name)
     return ",".join(parts) or "baseline"
@@ -270,9 +282,10 @@ def levels_of(arms: Mapping[str, Mapping[str, Level]]) -> dict[str, str]:
     """Write the levels of all factors of every arm of a grid, each with its field:
     `embedding_norm=none,tied=false`; "" of an arm that sets further fields than its steps."""
     factors = set.intersection(*map(set, arms.values())) if arms else set()
+    paths = told_apart(*(level for levels in arms.values() for level in levels.values()))
     cells = {}
     for arm, levels in arms.items():
-        names = [level_name(factor, level) for factor, level in levels.items() if factor in factors]
+        names = [level_name(f, level, paths) for f, level in levels.items() if f in factors]
         cells[arm] = ",".join(names) if levels.keys() - factors <= _EQUALISING else ""
     return cells
 
@@ -308,13 +321,25 @@ def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str,
                 yield f"{one} × {other} at {setting}", "simple", within
 
 
-def level_name(factor: str, value: Level) -> str:
+def told_apart(*levels: Level) -> dict[str, str]:
+    """Write each level that is a path by its last names, as few as no other level ends with:
+    `data/a/input.txt` beside `data/b/input.txt` is `a-input.txt`."""
+    paths = {Path(level).parts: level for level in levels if isinstance(level, str)}
+    names = {}
+    for parts, level in paths.items():
+        others = [other for other in paths if other != parts]
+        n = next(n for n in range(1, len(parts) + 2) if parts[-n:] not in {o[-n:] for o in others})
+        names[level] = "-".join(part.strip("/") or "root" for part in parts[-n:])
+    return names
+
+
+def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
     """Write a level with its field, e.g. `embedding_norm=layernorm`."""
     text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
     if factor == CODE:
         text = str(value).replace("/", "-")  # a branch may be a/b
-    if factor == "corpus.source":
-        text = Path(text).name
+    if factor in ("corpus.source", "corpus.tokenizer"):
+        text = paths.get(str(value), Path(text).name)
     return f"{factor.rpartition('.')[2]}={text}"
 
 
@@ -376,7 +401,7 @@ def _study_file(study: Any) -> Path:
         remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
         raise ConfigError(f"study: {short(study)} names none; {remedy}")
     file = Path(study)
-    names = [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
+    names = [path.stem for path in listed(PARAMS, "*.yaml")]
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file

@@ -74,6 +74,32 @@ def repetition(corpus: Corpus) -> str:
     return f"{corpus.name}: {of} also stand in the training part{most}" if n else ""
 
 
+UNLIKE = 0.3
+"""Nats by which the unigram loss of what is held out may exceed that of the training part."""
+
+
+def unlikeness(corpus: Corpus) -> str:
+    """Say how unlike the training part dev or test is: its loss by counts of single symbols of the
+    training part exceeds that part's own by `UNLIKE`, or that of guessing; "" where neither is. Of
+    a long training part, `MAX_SEARCHED` symbols from all of it are counted."""
+    train = corpus.train
+    if len(train) > MAX_SEARCHED:
+        starts = np.linspace(0, len(train) - 2**14, MAX_SEARCHED // 2**14).astype(int)
+        train = np.concatenate([train[start : start + 2**14] for start in starts])
+    counts = np.bincount(train, minlength=corpus.vocab_size)
+    loss = -np.log((counts + 1) / (len(train) + corpus.vocab_size))
+    own = float(loss @ counts) / len(train)
+    for part in ("dev", "test"):
+        found = float(loss[getattr(corpus, part).numpy()].mean())
+        if found > min(own + UNLIKE, np.log(corpus.vocab_size)):
+            return (
+                f"{corpus.name}: {part}, which is held out, is another kind of text: its unigram "
+                f"loss is {found:.2f} nats, and that of the training part {own:.2f}; mix what it "
+                "holds, or give a folder with a file of each kind"
+            )
+    return ""
+
+
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus in numbers: identity, sizes, vocabulary, duplication."""
     symbols = corpus.symbols
@@ -87,6 +113,8 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
         "heldout": len(corpus.heldout),
         "dev": len(corpus.dev),
         "test": len(corpus.test),
+        "held_out": corpus.held_out,
+        "unlikeness": unlikeness(corpus),
         "duplication": nan_to_none(duplication_report(corpus).to_dict()),
         "repetition": repetition(corpus),
     }

@@ -6,26 +6,27 @@ Parquet. `tinyshakespeare` and `synthetic` are known by name. Start reading at `
 
 import bz2
 import hashlib
-import re
-import tempfile
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lib.config.io import corpus_places, find, output_root, relative, sha256
-from lib.config.schema import TRAIN_SHARE, CorpusConfig, digest
+from lib.config.schema import CorpusConfig, digest
+from lib.data import split
+from lib.data.split import PARTS
 from lib.data.tokens import Characters, CorpusError, Ids, Tokenized, Tokenizer, pieces, tokenize
 
 if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset
 
-__all__ = ["CorpusError"]
-PARTS = ("train", "dev", "test")
+__all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
 """Characters of a corpus whose training part is searched for what it shares with others."""
 MAX_MEASURED = 2**16
@@ -38,15 +39,15 @@ class Corpus:
 
     name: str
     sha256: str
-    """Of the text as `plain` gives it; of documents, that of their files' names and hashes."""
+    """Of the text as `plain` gives it; of a folder or documents, of names and hashes of files."""
     whole: Tokenized
     train: Ids
-    """The leading 90 %, cut to the configured fraction; (n,), in memory or memory-mapped."""
+    """About nine tenths, cut to the configured fraction; (n,), in memory or memory-mapped."""
     dev: Tensor
-    """The first half of the last 10 %, cut to `MAX_MEASURED` characters; (n,), int64. Choices are
-    made here."""
+    """Half of what is held out (see `lib.data.split`), cut to `MAX_MEASURED` characters; (n,),
+    int64. Choices are made here."""
     test: Tensor
-    """The second half, likewise. Results are reported here."""
+    """The other half, likewise. Results are reported here."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -60,6 +61,11 @@ class Corpus:
     @property
     def vocab_size(self) -> int:
         return len(self.symbols)
+
+    @property
+    def held_out(self) -> str:
+        """What is held out, in words."""
+        return self.whole.held_out
 
     @property
     def unit(self) -> str:
@@ -183,32 +189,36 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key = hashlib.sha256(text.encode()).hexdigest()
-    cut = int(TRAIN_SHARE * len(text))
-    middle = cut + _middle(text[cut:])
-    cuts = text[:cut], text[cut:middle], text[middle:]
-    texts = dict(zip(PARTS, cuts, strict=True))
+    texts, held_out = split.split_text(text), "the last tenth"
 
-    def read(_: Path) -> "dict[str, Dataset]":
+    def read(_: Path) -> "tuple[dict[str, Dataset], str]":
         from datasets import Dataset
 
-        return {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
+        parts = {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
+        return parts, held_out
 
     if config.tokenizer != "characters":
         return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
+    measured = {part: texts[part][:MAX_MEASURED] for part in ("dev", "test")}
+    parts = {part: [(name, of)] for part, of in (texts | measured).items()}
+    return _cut(config, name, key, _in_characters(parts, len(text), held_out))
+
+
+def _in_characters(
+    parts: dict[str, list[tuple[str, str]]], n_characters: int, held_out: str
+) -> Tokenized:
+    """Encode the texts of each part by characters, one after the other. `parts` has them behind the
+    names of their files. Raises CorpusError for a symbol that training never sees."""
+    texts = {part: "".join(text for _, text in of) for part, of in parts.items()}
     characters = Characters(texts["train"])
-    texts |= {part: texts[part][:MAX_MEASURED] for part in ("dev", "test")}
-    ids = {part: characters.encode(of) for part, of in texts.items()}
-    return _cut(config, name, key, Tokenized(characters, ids, len(text), False))
-
-
-def _middle(heldout: str) -> int:
-    """Length of dev: up to the blank line (else the line end) nearest to the middle."""
-    middle = len(heldout) / 2
-    for boundary in (r"\n\n+", r"\n"):
-        ends = [match.end() for match in re.finditer(boundary, heldout)]
-        if ends := [end for end in ends if 0.25 < end / len(heldout) < 0.75]:
-            return min(ends, key=lambda end: abs(end - middle))
-    return int(middle)
+    for file, text in [*parts["dev"], *parts["test"]]:
+        if unseen := sorted(set(text).difference(characters.symbols)):
+            raise CorpusError(
+                f"corpus.tokenizer: symbol {', '.join(map(repr, unseen[:5]))} was unseen in "
+                f"training: only the held-out part of {file} has it; remove it, or take bytes"
+            )
+    ids = {part: characters.encode(text) for part, text in texts.items()}
+    return Tokenized(characters, ids, n_characters, False, held_out)
 
 
 # ---- documents
@@ -244,24 +254,48 @@ def _document_files(path: Path) -> list[Path]:
 
 
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
-    """Split documents: nine tenths of them to train on, then dev and test. In characters they are
-    one text, with blank lines between them."""
-    if config.tokenizer == "characters":
-        with tempfile.TemporaryDirectory() as cache:
-            rows = _read_documents(path.name, files, Path(cache))
-            return _one_text(config, path.name, "\n\n".join(rows["text"]).encode())
+    """Split documents, or, read in characters, the texts of a folder: see `lib.data.split`.
 
-    def read(cache: Path) -> "dict[str, Dataset]":
-        rows = _read_documents(path.name, files, cache)
-        if (n := len(rows)) < 11:
-            raise CorpusError(f"{path.name}: too few documents: {n}; give 11, or join them to one")
-        cut = int(TRAIN_SHARE * n)
-        middle = (cut + n) // 2
-        bounds = range(cut), range(cut, middle), range(middle, n)
-        return {part: rows.select(of) for part, of in zip(PARTS, bounds, strict=True)}
-
+    In characters each part is one text, with a blank line after each document or file. No question
+    of the suite reaches over it. Windows do, in training and in evaluation, as they reach from one
+    document to the next: there, characters are predicted from another file.
+    """
+    name, are_files = path.name, _kind(files[0]) == "text"
+    named = {file.relative_to(path.parent).as_posix(): file for file in files}
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
-    return _cut(config, path.name, key, tokenize(path.name, key, config.tokenizer, True, read))
+    if config.tokenizer == "characters":
+        names, texts = [], []
+        for file, text in _read(named):
+            names.append(file)
+            texts.append(text)
+        if (n := sum(map(len, texts))) < 20:
+            raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
+        of_parts, held_out = split.split_texts(texts, are_documents=not are_files)
+        parts = {}
+        for part, of in of_parts.items():
+            own, kept = [names[i] for i in of], [*of.values()]
+            most = MAX_MEASURED if part != "train" else 3 * n  # which is more than all
+            measured = split.measured(kept, own, most).items()
+            parts[part] = [(own[i], f"{text}\n\n") for i, text in measured]
+        whole = _in_characters(parts, n, held_out)
+        return _cut(config, name, digest([key, config.tokenizer]), whole)
+
+    def read(folder: Path) -> "tuple[dict[str, Dataset], str]":
+        from datasets import Dataset
+
+        rows = _on_disk(_read(named), folder)
+        if (n := len(rows)) < split.FEWEST:
+            raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
+        parts = {part: rows.select(places) for part, places in split.parts_of(n).items()}
+        for part in ("dev", "test"):
+            texts, names = parts[part]["text"], parts[part]["file"]
+            # A folder of texts is one source.
+            sources = [str(Path(of).parent) if are_files else of for of in names]
+            kept = split.measured(texts, sources, MAX_MEASURED)
+            parts[part] = Dataset.from_dict({"text": [*kept.values()]})
+        return parts, split.documents_held_out(n)
+
+    return _cut(config, name, key, tokenize(name, key, config.tokenizer, True, read))
 
 
 def _text_hash(file: Path) -> str:
@@ -271,28 +305,62 @@ def _text_hash(file: Path) -> str:
     return hashlib.sha256(plain(file.read_text("utf-8", "replace")).encode()).hexdigest()
 
 
-def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
-    """Read the documents that are not empty, `plain`, in the order of their files, into a column
-    `text`.
-    CorpusError for what cannot be read."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    read = getattr(datasets.Dataset, f"from_{_kind(files[0])}")
-    whole = {"sample_by": "document"} if read == datasets.Dataset.from_text else {}
-    try:
-        rows = read([str(file) for file in files], cache_dir=str(cache), **whole)
-        rows = rows.select_columns("text")
-        if "string" not in str(rows.features["text"]) or rows.data["text"].null_count:
-            raise ValueError("not every document has a 'text' that is one")
-        return rows.map(_plain, batched=True, input_columns="text")
-    except Exception as error:  # whatever its readers raise
-        reason = " ".join(str(error.__cause__ or error).split())[:200]
-        raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
+def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    """Yield the documents that are not empty, `plain`, each behind the name of its file, in order.
+    CorpusError, naming the file, for what cannot be read."""
+    for name, file in files.items():
+        try:
+            # By its own reader: that of `datasets` takes a path for a pattern, and reads others.
+            for text in _READERS[_kind(file)](file):
+                if not isinstance(text, str):
+                    raise ValueError("not every document has a 'text' that is one")
+                text.encode()  # half of a surrogate pair cannot be
+                if text := plain(text):
+                    yield name, text
+        except Exception as error:  # whatever a reader raises
+            reason = " ".join(str(error).split())[:200]
+            raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
 
 
-def _plain(texts: list[str]) -> dict[str, list[str]]:
-    return {"text": [*filter(None, map(plain, texts))]}
+def _lines(file: Path) -> Iterator[Any]:
+    """Yield the field `text` of each line of JSON; None where it has none."""
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    document = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"line {number} is no JSON: {error}") from None
+                yield document.get("text") if isinstance(document, dict) else None
+
+
+def _rows(file: Path) -> Iterator[Any]:
+    """Yield the column `text` of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(file).iter_batches(1000, columns=["text"]):
+        yield from batch["text"].to_pylist()
+
+
+_READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
+    "text": lambda file: [file.read_text("utf-8")],
+    "json": _lines,
+    "parquet": _rows,
+}
+
+
+def _on_disk(documents: Iterator[tuple[str, str]], folder: Path) -> "Dataset":
+    """Write documents to a folder; return them as columns `file` and `text`, read from there."""
+    import pyarrow as pa
+    from datasets import Dataset
+
+    schema = pa.schema({"file": pa.string(), "text": pa.large_string()})
+    folder.mkdir()
+    file = str(folder / "documents.arrow")
+    with pa.OSFile(file, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        while batch := [*islice(documents, 1000)]:
+            writer.write_batch(pa.record_batch([*zip(*batch, strict=True)], schema))
+    return Dataset.from_file(file)
 
 
 # ---- ids

@@ -190,10 +190,11 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _BATCH = 8, 1000
+_FORMAT, _BATCH = 9, 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
-Reader = Callable[[Path], dict[str, "Dataset"]]
-"""Reads the texts of each part, a column `text`; its files go to a folder."""
+Reader = Callable[[Path], tuple[dict[str, "Dataset"], str]]
+"""Reads the texts of each part, a column `text`; its files go to a folder, which it makes. It also
+says in words what is held out."""
 
 
 def pieces(text: str) -> list[str]:
@@ -209,9 +210,11 @@ class Tokenized(NamedTuple):
     parts: dict[str, Ids]
     """train, dev and test, (n,) each, in memory or memory-mapped."""
     n_characters: int
-    """Of all parts."""
+    """Of all parts; of documents that are held out, those that are measured."""
     has_documents: bool
     """Whether a token ends each document; else it is one text."""
+    held_out: str
+    """What is held out, in words."""
 
 
 def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Reader) -> Tokenized:
@@ -239,12 +242,12 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
             write_json(folder / "index.json", index | {"digest": _digest(folder, made_of, index)})
     parts: dict[str, Ids] = {p.stem: np.memmap(p, "<u4", "r") for p in folder.glob("*.bin")}
     pairs = BytePairs(index["tokenizer"], tokenizer)
-    return Tokenized(pairs, parts, index["n_characters"], has_documents)
+    return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"])
 
 
 def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path) -> Json:
     """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
-    parts, n_characters = read(folder / "arrow"), 0
+    (parts, held_out), n_characters = read(folder / "arrow"), 0
     train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
     content = content or learn(tokenizer, train)
     pairs = BytePairs(content, tokenizer)
@@ -256,7 +259,7 @@ def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, fold
                     file.write(np.array([*ids, *end], "<u4").tobytes())
                 n_characters += sum(map(len, batch["text"]))
     shutil.rmtree(folder / "arrow", ignore_errors=True)
-    return {"tokenizer": content, "n_characters": n_characters}
+    return {"tokenizer": content, "n_characters": n_characters, "held_out": held_out}
 
 
 def _digest(folder: Path, made_of: str, index: Json) -> str:

@@ -14,7 +14,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from lib.config.code import kernel_environment
-from lib.config.io import read_json, relative
+from lib.config.io import listed, read_json, relative
 from lib.record.archive import papers_named
 from lib.record.verify import differences
 
@@ -28,7 +28,7 @@ def execute(paper: Path, folder: Path) -> None:
     client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
     with kernel_environment(threads=1):
         client.execute()
-    for picture in folder.glob("figures/findings/*.png"):  # the notebook shows it
+    for picture in listed(folder, "figures/findings/*.png"):  # the notebook shows it
         picture.unlink()
     notebook.metadata.pop("language_info", None)
     nbformat.write(notebook, folder / NOTEBOOK)
@@ -44,7 +44,7 @@ def check(paper: Path) -> Iterator[str]:
         stated, found = (read_json(root / TABLES) for root in (paper, folder))
         for name, old, new in differences(stated, found):
             yield f"{TABLES}: {name} is {old}, and {new} by {NOTEBOOK}; run ./run_all.sh paper"
-        for path in sorted(folder.glob("figures/findings/*.pdf")):
+        for path in listed(folder, "figures/findings/*.pdf"):
             if not same_drawing(paper / path.relative_to(folder), path):
                 yield f"{path.relative_to(folder)} is not what {NOTEBOOK} draws"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pypandoc
 import typst
 
-from lib.config.io import CHECKOUT, TEMPLATES, relative, write_bytes, write_text
+from lib.config.io import CHECKOUT, TEMPLATES, listed, relative, write_bytes, write_text
 from lib.config.yaml import suggest
 from lib.publish.template import Template, TextError
 from lib.record.archive import papers_named
@@ -94,7 +94,7 @@ def check(paper: Path) -> Iterator[str]:
 def begin(paper: Path) -> None:
     """Write a first manuscript: table, contrasts and figure of each of a paper's studies."""
     head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
-    studies = sorted(path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.v*"))
+    studies = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
     sections = "".join(section.replace("STUDY", study) for study in studies)
     write_text(paper / "paper.md", head.replace("PAPER", paper.name) + sections)
     (paper / "references.bib").touch()

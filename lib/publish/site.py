@@ -29,7 +29,7 @@ from nbconvert.filters import Highlight2HTML
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from rich.progress import track
 
-from lib.config.io import RUNS, TEMPLATES, read_json, relative, sha256, write_text
+from lib.config.io import RUNS, TEMPLATES, listed, read_json, relative, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.study import SCRATCH, Arm, Study, load_study
 from lib.config.yaml import Json, UserError
@@ -118,7 +118,7 @@ def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
     are: as the study orders them, baseline first, and then those that it does not ask for."""
     asked = product(design.arms(), design.seeds) if design else ()
     arms = {f"{arm.id}/seed-{seed}": arm for arm, seed in asked}
-    found = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/seed-*"))
+    found = [path.relative_to(folder).as_posix() for path in listed(folder, "*/seed-*")]
     runs: dict[str, Run] = {}
     for place in dict.fromkeys([*arms, *found]):
         if (file := root / place / "result.json").is_file():
@@ -180,7 +180,7 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
         shown["verdict"] = read_json(verdict) if verdict.is_file() else {}
         runs = runs_of(design, folder, root)
         shown["curves"] = curves_of(runs, root)
-        for path in sorted({*place.glob("*.ipynb"), *folder.glob("*.ipynb")}):
+        for path in sorted({*listed(place, "*.ipynb"), *listed(folder, "*.ipynb")}):
             shown["notebooks"].append(write_notebook(site, f"{name}/{path.stem}.html", path))
         for run, result in runs.items():
             page = write_notebook(site, f"{name}/{run}.html", folder / run / "02_train.ipynb")

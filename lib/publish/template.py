@@ -31,7 +31,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSynta
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 
-from lib.config.io import read_json
+from lib.config.io import listed, read_json
 from lib.config.metrics import MAIN
 from lib.config.study import load_study
 from lib.config.yaml import Json, UserError, read_yaml, suggest
@@ -54,11 +54,11 @@ class Template:
 
     def __init__(self, paper: Path) -> None:
         self._paper = paper
-        names = [path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.v*")]
+        names = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
         self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
         known: Json = {name.replace("-", "_"): of for name, of in self.studies.items()}
-        known |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
-        known |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
+        known |= {path.stem: read_yaml(path) for path in listed(paper, "*.yaml")}
+        known |= {path.stem: read_json(path) for path in listed(paper, "findings.json")}
         known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
         known |= {"results": self.studies, "one": one, "params": load_study}
         known |= {"by_setting": by_setting, "cautions": cautions}

@@ -27,7 +27,16 @@ import yaml
 
 from lib.config import io
 from lib.config.code import git
-from lib.config.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
+from lib.config.io import (
+    PAPER,
+    PAPERS,
+    PARAMS,
+    atomic_write,
+    listed,
+    read_json,
+    result_file,
+    sha256,
+)
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
 from lib.results import status_of
@@ -67,10 +76,10 @@ class Record:
     @property
     def files(self) -> dict[str, Path]:
         """Every file that a manifest lists, by the name that it has there."""
-        beside = [*self.figures.rglob("*"), self.results_file, self.verdict_file]
+        beside = [*listed(self.figures, "**/*"), self.results_file, self.verdict_file]
         files = {Path(os.path.relpath(path, self.place)).as_posix(): path for path in beside}
         for root in (self.place, self.folder):
-            files |= {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
+            files |= {path.relative_to(root).as_posix(): path for path in listed(root, "**/*")}
         files.pop(MANIFEST, None)
         return {name: path for name, path in sorted(files.items()) if path.is_file()}
 
@@ -173,7 +182,7 @@ def archive(study: Study, replace: bool = False) -> None:
     record = Record(study.name)
     source = io.study_folder(study.name)
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
-    raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
+    raw = [path for path in listed(source / "suite", "**/*") if path.is_file()]
     for run in (runs := collect(study)):
         folder = io.run_folder(study.name, run.arm, run.seed)
         notebooks.append(folder / "02_train.ipynb")
@@ -245,13 +254,13 @@ def paper_of(study: str) -> Path:
     cannot be read, the one that holds its record."""
     with suppress(OSError, ConfigError):
         return PAPERS / (read_yaml(PARAMS / f"{study}.yaml").get("paper") or PAPER.name)
-    holding = (path.parents[1] for path in PAPERS.glob(f"*/record/{study}*"))
-    return next(holding, PAPER)
+    holding = [*listed(PAPERS, f"*/record/{study}"), *listed(PAPERS, f"*/record/{study}.zip")]
+    return holding[0].parents[1] if holding else PAPER
 
 
 def papers_named(names: list[str]) -> list[Path]:
     """List the folders of the papers named, or of all; UsageError for one that is not there."""
-    known = {paper.name: paper for paper in sorted({PAPER, *PAPERS.glob("[!.]*/")})}
+    known = {paper.name: paper for paper in sorted({PAPER, *listed(PAPERS, "*/")})}
     for name in names:
         if name not in known:
             raise UsageError(f"paper: {suggest(name, list(known))} in papers/")
@@ -261,7 +270,7 @@ def papers_named(names: list[str]) -> list[Path]:
 def recorded_studies(paper: Path | None = None) -> list[str]:
     """List every study that has a record or results, in one paper or in all."""
     top = paper.name if paper else "*"
-    found = [*PAPERS.glob(f"{top}/record/[!.]*"), *PAPERS.glob(f"{top}/results/*.json")]
+    found = [*listed(PAPERS, f"{top}/record/*"), *listed(PAPERS, f"{top}/results/*.json")]
     return sorted({path.name.partition(".")[0] for path in found})
 
 

@@ -16,9 +16,9 @@ from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
 from lib.config.plan import Plan
 from lib.config.preregistration import load_plan, require_stamps
 from lib.config.schema import CODE, OF_WEIGHTS, ModelConfig, recorded_config, vocabulary
-from lib.config.study import Study, arm_id, levels_of
+from lib.config.study import Study, levels_of
 from lib.config.yaml import UserError
-from lib.results import RAW, RunResult, raw_file, read_raw_file
+from lib.results import RAW, RunResult, has_stock, read_raw_file
 
 
 class ResultError(UserError):
@@ -290,7 +290,7 @@ def other_settings(study: Study, factor: str) -> dict[str, str]:
     are none."""
     others = [name for name in list(study.factors)[1:] if name != factor]
     levels = {arm.id: {name: arm.levels[name] for name in others} for arm in study.arms()}
-    return {arm: arm_id(of) if of else "" for arm, of in levels.items()}
+    return {arm: study.arm_id(of) if of else "" for arm, of in levels.items()}
 
 
 def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
@@ -317,7 +317,7 @@ def read_parquet(
     parts = []
     for arm, seed in product(study.arms(), study.seeds):
         folder = folder_of(arm.id, seed) if folder_of else run_folder(study.name, arm.id, seed)
-        if name in RAW or raw_file(folder, name).is_file():
+        if name in RAW or has_stock(folder):
             parts.append((arm.id, seed, arm.variant, arm.setting, read_raw_file(folder, name)))
     return _joined(parts)
 

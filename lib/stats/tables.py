@@ -174,11 +174,12 @@ def untuned(runs: pd.DataFrame) -> str:
 
 
 def repetitions(file: Path) -> str:
-    """Warn, by what 01 found and wrote, of held-out passages that stand in the training part, too;
-    "" where 01 was not executed."""
+    """Warn, by what 01 found and wrote, of held-out passages that the training part has too, and of
+    held-out text that is unlike it; "" where 01 was not executed."""
     summaries = read_json(file)["corpora"].values() if file.is_file() else ()
-    found = sorted({summary["repetition"] for summary in summaries} - {""})
-    return "\n".join(f"warning: {said}" for said in found)
+    said = {summary.get(name, "") for summary in summaries for name in ("repetition", "unlikeness")}
+    found = sorted(said - {""})
+    return "\n".join(f"warning: {one}" for one in found)
 
 
 def not_compared(runs: pd.DataFrame) -> str:

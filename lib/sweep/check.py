@@ -20,9 +20,9 @@ from lib.config.preregistration import begun_plan, load_plan, require_plan_of_ru
 from lib.config.schema import CODE, CorpusConfig, RunConfig, digest
 from lib.config.study import Arm, Study, levels_of, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, read_yaml, suggest
-from lib.data.describe import repetition
+from lib.data.describe import repetition, unlikeness
 from lib.data.suite import INSTALL, build_suite, has_harness
-from lib.data.text import Corpus, CorpusError, load_corpus
+from lib.data.text import KNOWN, Corpus, CorpusError, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
 from lib.stats.runs import tidy
@@ -68,7 +68,11 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     texts = {arm.config.corpus for study in studies for arm in study.arms()}
-    for said in sorted({repetition(corpus_of(text)) for text in texts} - {""}):
+    corpora = [corpus_of(text) for text in texts]
+    own = [corpus for corpus in corpora if corpus.name not in KNOWN]
+    for said in sorted({f"{corpus.name}: {corpus.held_out}" for corpus in own}):
+        print(f"held out of {said}")
+    for said in sorted({f(corpus) for f in (repetition, unlikeness) for corpus in corpora} - {""}):
         print(f"warning: {said}")
     return studies
 

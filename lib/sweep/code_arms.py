@@ -99,7 +99,7 @@ def require_as_asked(study: Study) -> None:
 def resolve(study: Study) -> dict[str, str]:
     """Find the commit that each level of `code` names now; nothing where code is no factor.
 
-    Raises ConfigError where git has no such commit, or two are the same.
+    Raises ConfigError where git has no such commit, or several, or two levels are the same.
     """
     field = f"{study.name}.yaml: factors.code"
     levels = dict.fromkeys(str(arm.levels[CODE]) for arm in study.arms() if CODE in arm.levels)
@@ -107,7 +107,10 @@ def resolve(study: Study) -> dict[str, str]:
         raise ConfigError(f"{field}: names commits, and this folder is no clone; clone it")
     named: dict[str, str] = {}
     for level in levels:
-        commit = _hash_of(level)
+        try:
+            commit = _hash_of(level)
+        except ConfigError as error:
+            raise ConfigError(f"{field}: {error}") from None
         if not commit:
             raise ConfigError(
                 f"{field}: '{level}' is no commit, branch or tag here; `git fetch` it, or commit "
@@ -122,17 +125,40 @@ def resolve(study: Study) -> dict[str, str]:
 
 
 def _hash_of(level: str) -> str:
-    """Return the commit that a name stands for; "" where there is none. In a clone, a branch may be
-    known only where it came from."""
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    hashes = (git(*words, f"{name}^{{commit}}") for name in (level, f"origin/{level}"))
-    return next(filter(None, hashes), "").strip()
+    """Return the commit that a name stands for, as a branch, a tag, or the beginning of a hash; ""
+    where there is none. In a clone, a branch may be known only where it came from. Raises
+    ConfigError where it stands for two."""
+    kinds = {
+        "branch": _commit(f"refs/heads/{level}") or _commit(f"refs/remotes/origin/{level}"),
+        "tag": _commit(f"refs/tags/{level}"),
+        "remote branch": _commit(f"refs/remotes/{level}"),
+    }
+    if re.fullmatch("[0-9a-f]{4,40}", level):  # of a branch of that name git says nothing else
+        objects = (git("rev-parse", f"--disambiguate={level}") or "").split()
+        kinds["hash"] = next(filter(None, map(_commit, objects)), "")
+    found = {kind: commit for kind, commit in kinds.items() if commit}
+    if len({*found.values()}) > 1:
+        both = ", ".join(f"{kind} {commit[:12]}" for kind, commit in found.items())
+        raise ConfigError(
+            f"'{level}' is two commits ({both}); write refs/heads/{level}, refs/tags/{level}, or "
+            "the hash"
+        )
+    return next(iter(found.values()), "") or _commit(level)
+
+
+def _commit(name: str) -> str:
+    """Return the commit that git knows by a name; "" where there is none."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    return (git(*words) or "").strip()
 
 
 def write_commits(study: Study) -> Study:
-    """Resolve the levels of `code` and write them down; return the study that has them."""
+    """Resolve the levels of `code`, print what each is, and write them down; return the study that
+    has them."""
     if commits := resolve(study):
         write_json(study_folder(study.name) / COMMITS, commits)
+    for level, commit in commits.items():
+        print(f"{study.name}: {level} is commit {commit[:12]}")
     return study.model_copy(update={"commits": commits})
 
 
@@ -141,8 +167,8 @@ def tree_of(commit: str) -> Path:
     tree = RUNS / ".code" / commit
     tree.parent.mkdir(parents=True, exist_ok=True)
     with locked(tree.with_suffix(".lock")):
-        git("worktree", "prune")
         if not (tree / "lib").is_dir():
+            # Forced, as git still lists one whose folder was deleted.
             git("worktree", "add", "--force", "--detach", str(tree), commit)
         if not (texts := tree / "data").exists():  # older code looks for texts there
             texts.symlink_to(output_root() / "data")

@@ -27,6 +27,7 @@ from lib.config.io import (
     RUNS,
     executed_notebook,
     file_lock,
+    listed,
     output_root,
     read_json,
     relative,
@@ -125,7 +126,7 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
     plan = load_plan(study)
     texts = {arm.config.corpus for arm in study.arms()}
     files = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
-    files += sorted(path for room in _READS[notebook] for path in ROOT.glob(f"lib/{room}/*.py"))
+    files += [path for room in _READS[notebook] for path in listed(ROOT, f"lib/{room}/*.py")]
     content: dict[str, Any] = {
         "code": {path.name: sha256(path) for path in files},
         "study": study.model_dump(mode="json"),

@@ -16,7 +16,16 @@ import nbformat
 from IPython.display import display
 
 from lib.config import io
-from lib.config.io import PARAMS, ROOT, RUNS, kaggle_folder, read_json, relative, study_folder
+from lib.config.io import (
+    PARAMS,
+    ROOT,
+    RUNS,
+    kaggle_folder,
+    listed,
+    read_json,
+    relative,
+    study_folder,
+)
 from lib.config.study import COPY, load_study
 from lib.config.yaml import TIME_UP, UserError
 from lib.record.archive import Record, archive, recorded_studies, unpack
@@ -30,10 +39,10 @@ def resume_from_inputs(study: str) -> str:
     run that several left, the one that got furthest. Say how many there were."""
     inputs, number = (kaggle_folder() or ROOT) / "input", 0
     with tempfile.TemporaryDirectory() as folder:
-        for file in inputs.glob(f"**/{study}.zip"):
+        for file in listed(inputs, f"**/{study}.zip"):
             unpack(file, Path(folder, str(hash(file))))
-        found = [*inputs.glob(f"**/runs/{study}/*/seed-*")]
-        found += Path(folder).glob(f"*/runs/{study}/*/seed-*")
+        found = listed(inputs, f"**/runs/{study}/*/seed-*")
+        found += listed(Path(folder), f"*/runs/{study}/*/seed-*")
         for run in sorted(found, key=progress, reverse=True):
             target = study_folder(study) / run.parent.name / run.name
             if not target.exists() and run.parent.name != "suite":
@@ -90,7 +99,7 @@ def pack(study: str, status: int) -> None:
     ):
         for name, path in files.items():
             packed.writestr(f"params/{name}", path.read_text("utf-8").removeprefix(COPY))
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        for path in (path for path in listed(folder, "**/*") if path.is_file()):
             parts = path.relative_to(folder).parts
             is_done = folder.joinpath(*parts[:2], "result.json").is_file()
             if path.suffix != ".lock" and not (is_done and "checkpoints" in parts):
@@ -109,14 +118,14 @@ def import_study(file: Path) -> None:
     it is left then."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(file, Path(folder))
-        studies = {path.parents[2] for path in Path(folder).glob("runs/*/*/seed-*/result.json")}
+        studies = {path.parents[2] for path in listed(Path(folder), "runs/*/*/seed-*/result.json")}
         if len(studies) != 1:
             raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
         source = studies.pop()
         parameters, runs = Path(folder, "params", f"{source.name}.yaml"), study_folder(source.name)
         made = [path for path in (PARAMS / parameters.name, runs) if not path.exists()]
         try:
-            for run in source.glob("*/seed-*"):
+            for run in listed(source, "*/seed-*"):
                 result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
                 for fault in verify_run(result, run, notebook, Report(source.name)):
                     raise UserError(fault)

@@ -300,7 +300,7 @@ def _why_notebook_stale(name: str, study: Study) -> str:
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     """Say which notebooks are not as their texts, what will not be confirmatory though a plan names
     it, which records stay, and what is stale and why."""
-    for text in io.NOTEBOOKS.glob("*.py"):
+    for text in io.listed(io.NOTEBOOKS, "*.py"):
         try:
             pair = jupytext.read(text), jupytext.read(text.with_suffix(".ipynb"))
         except ValueError as error:

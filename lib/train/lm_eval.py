@@ -9,8 +9,10 @@ continuation, but here a line break is a character like any other.
 """
 
 import contextlib
+import glob
 import io
 import logging
+import math
 import os
 import tempfile
 from collections import Counter, defaultdict
@@ -31,11 +33,12 @@ from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import TaskIndex
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.config.code import require_allowed
-from lib.config.io import CHECKOUT
+from lib.config.io import CHECKOUT, listed
 from lib.config.schema import EvaluationConfig, stock_measures
 from lib.config.yaml import ConfigError, Json, suggest
 from lib.data.tasks import N_CHOICES
@@ -161,11 +164,14 @@ OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the harness's progress bars and logs out of notebooks, and have it read data files anew,
-    of which the cache of `datasets` knows an edited one by its time alone."""
+    of which the cache of `datasets` knows an edited one by its time alone, and by their own paths,
+    which it takes for patterns."""
     load = datasets.load_dataset
 
     def read(path: str, *more: Any, **asked: Any) -> Any:
         is_here = path in FILE_READERS or Path(path).exists()
+        if "data_files" in asked:
+            asked["data_files"] = _as_named(asked["data_files"])
         if is_here and "://" not in str(asked).replace("file://", ""):
             asked["cache_dir"] = folder
         return load(path, *more, **asked)
@@ -176,6 +182,21 @@ def quiet() -> Iterator[None]:
     anew = patch.object(datasets, "load_dataset", read)
     with unheard[0], unheard[1], tempfile.TemporaryDirectory() as folder, anew:
         yield
+
+
+def _as_named(files: Any) -> Any:
+    """Write the paths of files so that `datasets` reads these and no others; a pattern that names
+    no file stays one. ConfigError for a path that cannot be written so."""
+    if isinstance(files, dict):
+        return {part: _as_named(of) for part, of in files.items()}
+    if isinstance(files, list | tuple):
+        return [_as_named(of) for of in files]
+    if not Path(files).is_file():
+        return files
+    path = str(Path(files).resolve())
+    if "::" in path:
+        raise ConfigError(f"{path}: holds '::', which `datasets` cannot read; rename it")
+    return glob.escape(path)
 
 
 def evaluate_suite(
@@ -224,14 +245,17 @@ def evaluate_suite(
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
+    """Return a row per question. `correct` is the harness's accuracy of it: yes or no, or, where
+    that of any question is neither 0 nor 1, as of `truthfulqa_mc2`, a number."""
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
         # Behind the choices of `acc_mutual_info` stand the same without a context.
         choices = log[: len(log) // (1 + ("acc_mutual_info" in sample))]
-        answer = {"choice": int(np.argmax(choices)), "correct": bool(sample["acc"])}
+        answer = {"choice": int(np.argmax(choices)), "correct": float(sample.get("acc", math.nan))}
         rows.append({"task": task, "shots": shots, "item": sample["doc_id"], **answer})
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table.astype({"correct": bool}) if table["correct"].isin([0, 1]).all() else table
 
 
 @quiet()
@@ -312,8 +336,9 @@ def _shots(task: Any, number: int | None) -> int:
 
 
 def _is_judged(task: Any) -> bool:
-    """Tell whether a task's accuracy is the share of right choices."""
-    return task.aggregation().get("acc") is mean
+    """Tell whether a task has one accuracy, the mean of that of its questions."""
+    filters = task.get_config("filter_list") or [None]
+    return task.aggregation().get("acc") is mean and len(filters) == 1
 
 
 def _rows(results: Json) -> list[Json]:
@@ -374,4 +399,6 @@ def _manager(include_path: str | None) -> TaskManager:
     """Index the harness's tasks, which takes seconds, and those of one's own."""
     # The bootstrap would else fork a kernel that holds threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
-    return TaskManager(include_path=include_path and CHECKOUT / include_path)
+    own = include_path and CHECKOUT / include_path
+    with patch.object(TaskIndex, "_iter_yaml_files", lambda root: listed(root, "**/*.yaml")):
+        return TaskManager(include_path=own)

@@ -37,7 +37,7 @@ ADDED = [
     ("training: {learning_rate: 1,3}", "training.3: 3 is not allowed. Keys should be strings"),
     ("training: {iterations: 1e3}", "training.iterations: 1000.0 is not allowed.…a valid integer"),
     ("training: {weight_decay: .inf}", "training.weight_decay: inf is not allowed. Input should"),
-    ("factors: {corpus.source: [a/x.txt, b/x.txt]}", "factors: 'source=x.txt' stands twice"),
+    ("factors: {corpus.source: [a/x.txt, ./a/x.txt]}", "factors: 'source=x.txt' stands twice"),
     ("model: {embedding_norm: no}",
      "model.embedding_norm: 'no' is not allowed. Input should be 'none', 'layernorm', "
      "'rmsnorm',… did you mean 'none'?"),

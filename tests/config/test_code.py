@@ -340,12 +340,13 @@ def test_tasks_of_one_s_own_are_hashed_and_asked_once_they_are_allowed(tmp_path,
     first = code.tasks_hash("tasks")
     (tmp_path / "tasks" / "__pycache__").mkdir()
     (tmp_path / "tasks" / "__pycache__" / "own.pyc").write_text("", "utf-8")
+    (tmp_path / "tasks" / "._own.yaml").write_text("task: own", "utf-8")  # which is not read
     assert code.tasks_hash("tasks") == first
     (tmp_path / "tasks" / "items.jsonl").write_text("{} ", "utf-8")
     assert code.tasks_hash("tasks") != first
     assert code.tasks_hash(None) is None
     code.require_allowed(None)
-    changes = {"own.yaml": "task: other", ".yaml": "task: own", ".in/utils.py": "", "d/x": ""}
+    changes = {"own.yaml": "task: other", "d/x": ""}
     changes["__pycache__/x"] = ""
     for name, text in changes.items():
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)

@@ -40,6 +40,14 @@ def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_pat
     assert file.read_text() == "newer"
 
 
+def test_what_is_hidden_in_a_folder_is_not_listed_also_where_the_folder_is_hidden(tmp_path):
+    top = tmp_path / ".top"
+    for name in ("a.yaml", "b/c.yaml", ".#a.yaml", "._a.yaml", "b/.c.yaml", ".b/c.yaml"):
+        write_text(top / name, "")
+    found = [path.relative_to(top).as_posix() for path in io.listed(top, "**/*.yaml")]
+    assert found == ["a.yaml", "b/c.yaml"]
+
+
 def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     file = tmp_path / "file.json"
     write_json(file, {"a": 1})

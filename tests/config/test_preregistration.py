@@ -321,6 +321,22 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     assert text.splitlines()[0] in template.read_text("utf-8")  # comments stay
 
 
+@pytest.mark.parametrize(
+    "name", [".#plän.yaml", "._plän.yaml", ".abcd.plän.yaml", ".abcd/plän.yaml"]
+)
+@pytest.mark.parametrize("folder", ["plans", "."])
+def test_hidden_files_are_neither_plans_nor_studies(folder, name, frozen):
+    """What a killed `freeze`, an editor or macOS leaves."""
+    fixed, drawn = frozen.freeze("plän.yaml").frozen, load_study("trial").seeds
+    left = frozen.plans.parent / folder / name
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes((frozen.plans / "plän.yaml").read_bytes())
+    assert frozen.freeze("plän.yaml").frozen == fixed
+    assert load_study("trial").seeds == drawn
+    left.write_text("no YAML: [", "utf-8")
+    assert frozen.freeze("plän.yaml").frozen == fixed
+
+
 def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen):
     drawn = load_study("trial").seeds
     frozen.study(name="next", plan="q.yaml")

@@ -7,7 +7,7 @@ import pytest
 
 from lib.config.io import read_json
 from lib.config.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
-from lib.config.study import COPY, PARAMS, Study, arm_id, load_study, scratch
+from lib.config.study import COPY, PARAMS, Study, arm_id, levels_of, load_study, scratch
 from lib.config.yaml import ConfigError
 from tests.conftest import refused
 
@@ -256,3 +256,26 @@ def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch):
     assert scratch(study, arm, {}) == (study, arm)
     monkeypatch.setenv("STUDY_HEADLESS", "1")  # in a sweep
     assert scratch(study, arm, {"training.learning_rate": 0.01}) == (study, arm)
+
+
+@pytest.mark.parametrize(
+    ("sources", "names"),
+    [
+        (["data/a/input.txt", "data/b/input.txt"], ["a-input.txt", "b-input.txt"]),
+        (["data/a.txt", "data/b.txt"], ["a.txt", "b.txt"]),
+        (["x/de/input.txt", "y/de/input.txt", "own.txt"], ["x-de-input.txt", "y-de-input.txt", 0]),
+        (["b/x.txt", "a/b/x.txt", "x.txt"], ["b-x.txt", "a-b-x.txt", "x.txt"]),
+        (["synthetic", "data/synthetic"], ["synthetic", "data-synthetic"]),
+        (["/top/a", "/a"], ["top-a", "root-a"]),
+    ],
+)
+def test_texts_of_one_file_name_are_told_apart_by_as_much_of_their_paths_as_it_takes(
+    sources, names
+):
+    names = [name or Path(source).name for name, source in zip(names, sources, strict=True)]
+    for other in ({}, {"model.tied": [True, False]}):
+        study = Study.model_validate(LITTLE | {"factors": {"corpus.source": sources} | other})
+        arms = list(study.arms())
+        assert [*dict.fromkeys(arm.variant for arm in arms)] == [f"source={n}" for n in names]
+        cells = levels_of({arm.id: arm.levels for arm in arms}).values()
+        assert [*dict.fromkeys(c.split(",")[0] for c in cells)] == [f"source={n}" for n in names]

@@ -62,13 +62,17 @@ def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, mon
 def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, kept, monkeypatch):
     """Documents, whatever white space is around them, and lines of a text without blank lines."""
     monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", most)
-    documents = [f"document {i:04}" for i in range(200)]
-    for i in (183, 190, 199):
-        documents[i] = f" {documents[i - 100]}\n"
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
-    (tmp_path / "own.jsonl").write_text(lines, "utf-8")
-    (tmp_path / "own.txt").write_text("\n".join(text.strip() for text in documents), "utf-8")
-    for name, end in (("own.jsonl", "\n\n"), ("own.txt", "\n")):
+    of_files = [
+        ("own.jsonl", "\n\n", {152: 52, 181: 81, 190: 189}),
+        ("own.txt", "\n", {183: 83, 190: 90, 199: 99}),
+    ]
+    for name, end, copies in of_files:
+        documents = [f"document {i:04}" for i in range(200)]
+        for i, other in copies.items():
+            documents[i] = f" {documents[other]}\n"
+        lines = [json.dumps({"text": text}) + "\n" for text in documents]
+        content = "".join(lines) if end == "\n\n" else "\n".join(map(str.strip, documents))
+        (tmp_path / name).write_text(content, "utf-8")
         corpus = load_corpus(CorpusConfig(source=str(tmp_path / name), tokenizer=tokenizer))
         n = len([*filter(str.strip, corpus.decode(corpus.heldout).split(end))])
         said = f"{name}: {number} of {n} held-out passages also stand in the training part"

@@ -225,10 +225,12 @@ def test_documents_are_lines_or_rows_and_each_ends(name, content, folder, tmp_pa
     (tmp_path / "d" / name).write_bytes(content)
     path = tmp_path / "d" if folder else tmp_path / "d" / name
     corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
-    full = [*filter(None, (text.replace("\r\n", "\n") for text in TEXTS))]  # 23, 20 to train on
+    full = [*filter(None, (text.replace("\r\n", "\n") for text in TEXTS))]  # 23
+    held_out = [full[i] for i in (0, 19, 10)]
     assert corpus.whole.has_documents
-    assert corpus.decode(corpus.train) == "".join(f"{text}\n\n" for text in full[:20])
-    assert corpus.decode(corpus.heldout) == "".join(f"{text}\n\n" for text in full[20:])
+    train = "".join(f"{text}\n\n" for text in full if text not in held_out)
+    assert corpus.decode(corpus.train) == train
+    assert corpus.decode(corpus.heldout) == "".join(f"{text}\n\n" for text in held_out)
     assert corpus.whole.n_characters == sum(map(len, full))
     assert corpus.beginning.tolist() == [corpus.tokenizer.end_of_document]
 
@@ -244,9 +246,39 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(tmp_path, kept,
     (tmp_path / "d" / "link.txt").symlink_to("b3.txt")
     (tmp_path / "d" / "once-more.txt").hardlink_to(tmp_path / "d" / "b4.txt")
     corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
-    whole = "\n\n".join(f"document {number % 10} of 10" for number in range(11))
-    read = corpus.decode(corpus.train) + corpus.decode(corpus.heldout)
-    assert read == (whole if tokenizer == "characters" else f"{whole}\n\n")
+    trained = "".join(f"document {number} of 10\n\n" for number in range(1, 10))
+    assert corpus.decode(corpus.train) == trained
+    for part in (corpus.dev, corpus.test):
+        assert corpus.decode(part) == "document 0 of 10\n\n"
+
+
+NAMES = ["a[12]", "a[1", "a*", "a?", "a::b", "zip::a", "{a}", "a%20b", "ä \\ b", "s3:a"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
+def test_a_file_gives_its_own_documents_whatever_it_is_called(name, kind, tmp_path, kept):
+    """It and the folder above it, beside others that its name would match as a pattern."""
+    for folder, file in ((name, name), (name, "a1"), ("a1", name), ("a1", "a1"), ("a2", "a2")):
+        texts = [f"{folder} {file} 0123456789 {i}" for i in range(12)]
+        path = tmp_path / folder / f"{file}.{kind}"
+        path.parent.mkdir(exist_ok=True)
+        if kind == "txt":
+            path.with_suffix("").mkdir()
+            for i, text in enumerate(texts):
+                (path.with_suffix("") / f"{i:02} {name}.txt").write_text(text, "utf-8")
+        elif kind == "jsonl":
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+        else:
+            path.write_bytes(parquet(text=texts))
+    source = tmp_path / name / f"{name}.{kind}"
+    source = source.with_suffix("") if kind == "txt" else source
+    for tokenizer in ("bytes", "characters"):
+        corpus = load_corpus(CorpusConfig(source=str(source), tokenizer=tokenizer))
+        read = corpus.decode(corpus.train) + corpus.decode(corpus.heldout)
+        assert sorted(read.split("\n\n")[:-1]) == sorted(
+            f"{name} {name} 0123456789 {i}" for i in range(12)
+        )
 
 
 # ---- what is no corpus
@@ -258,13 +290,19 @@ BAD = [
     ("own.txt.gz", gzip.compress(b"to be " * 99, mtime=0), "gz: not UTF-8 at byte 1; unpack it"),
     ("own.txt", ("a" * 95 + "zaéaa").encode(), "corpus.tokenizer: symbol 'z', 'é' was unseen"),
     ("d.parquet", LINES, "d.parquet: cannot be read as documents: Parquet magic bytes not found"),
-    ("d.parquet", parquet(content=["a"], id=[1]), "Current columns in the dataset: ['content', "),
+    (
+        "d.parquet",
+        parquet(content=["a"], id=[1]),
+        'd.parquet: cannot be read as documents: \'Field "text" does not exist',
+    ),
     ("d.jsonl", MANY + b'{"content": "a"}', "not every document has a 'text' that is one"),
     ("d.jsonl", MANY + b'{"text": 1}', "not every document has a 'text' that is one"),
-    ("d.jsonl", MANY + b"[1]", "d.jsonl: cannot be read as documents: JSON parse error"),
-    ("d.jsonl", b'{"text": "\\ud800"}', "documents: JSON parse error: The surrogate pair in"),
-    ("d.jsonl", b"", "d.jsonl: cannot be read as documents"),
-    ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11, or join them to one"),
+    ("d.jsonl", MANY + b"[1]", "not every document has a 'text' that is one"),
+    ("d.jsonl", b'{"text": "\\ud800"}', "surrogates not allowed"),
+    ("d.jsonl", b"", "d.jsonl: too few documents: 0; give 11 or more"),
+    ("d.jsonl", MANY + b"[1", "d.jsonl: cannot be read as documents: line 4 is no JSON: Expecting"),
+    ("d/a.txt", b"\xff", "d/a.txt: cannot be read as documents: 'utf-8' codec can't decode"),
+    ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson"),
     ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .ndj"),
     ("d/a.txt d/away", b"a", "it holds away, text"),

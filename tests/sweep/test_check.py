@@ -263,7 +263,8 @@ def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
     (folder / "twice.txt").write_text("".join(f"Passage {n % 90:02}.\n\n" for n in range(100)))
     write(folder, "tried", corpus="twice.txt", factors={"model.n_embd": [16, 32]})
     load_and_check(["tried"], is_local=False)
-    said = "warning: twice.txt: 10 of 10 held-out passages also stand in the training part\n"
+    said = "held out of twice.txt: the last tenth\n"
+    said += "warning: twice.txt: 10 of 10 held-out passages also stand in the training part\n"
     assert capsys.readouterr().out == said
 
 

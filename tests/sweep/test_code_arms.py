@@ -1,5 +1,6 @@
 """Commits as arms: what cannot be one, in one line, and a change to the model as an arm."""
 
+import shutil
 from functools import partial
 
 import pytest
@@ -54,6 +55,53 @@ def test_a_level_is_the_commit_that_it_names(checkout):
 )
 def test_what_cannot_be_an_arm_is_refused_in_one_line(level, said, checkout):
     assert refused(resolve, design("main", level)).startswith(f"t.yaml: factors.code: {said}")
+
+
+@pytest.mark.parametrize(
+    ("refs", "level", "commit"),
+    [
+        (["tags/try/it"], "try/it", None),
+        (["tags/gone"], "gone", None),  # a branch where the clone came from
+        (["heads/origin/gone"], "origin/gone", None),
+        (["tags/v1"], "v1", "main"),
+        (["tags/try/it"], "refs/heads/try/it", "try/it"),
+        (["tags/try/it"], "refs/tags/try/it", "main"),
+        (["remotes/origin/try/it"], "try/it", "try/it"),  # the branch here is ahead of it
+        ([], "HEAD", "main"),
+    ],
+)
+def test_a_name_of_two_commits_is_refused_with_both(refs, level, commit, checkout, tmp_path):
+    for ref in refs:
+        run_git(tmp_path, "update-ref", f"refs/{ref}", checkout["main"])
+    if commit:
+        assert resolve(design(level)) == {level: checkout[commit]}
+        return
+    said = refused(resolve, design(level))
+    assert said.startswith(f"t.yaml: factors.code: '{level}' is two commits (")
+    other = "try/it" if level == "try/it" else "gone"
+    assert checkout["main"][:12] in said
+    assert checkout[other][:12] in said
+
+
+def test_a_branch_that_is_called_like_another_commit_is_refused(checkout, tmp_path):
+    level = checkout["try/it"][:7]
+    run_git(tmp_path, "update-ref", f"refs/heads/{level}", checkout["main"])
+    assert f"branch {checkout['main'][:12]}, hash {checkout['try/it'][:12]}" in refused(
+        resolve, design(level)
+    )
+
+
+def test_worktrees_of_others_stay_and_a_deleted_one_is_made_again(checkout, tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.sweep.code_arms.RUNS", tmp_path / "runs")
+    away = tmp_path / "away"  # on a disk that is not mounted now
+    run_git(tmp_path, "worktree", "add", "--detach", str(away / "mine"), checkout["try/it"])
+    away.rename(tmp_path / "unmounted")
+    tree = tree_of(checkout["try/it"])
+    shutil.rmtree(tree)
+    assert tree_of(checkout["try/it"]) == tree
+    assert (tree / "lib" / "model.py").read_text("utf-8") == "try/it"
+    (tmp_path / "unmounted").rename(away)
+    assert run_git(away / "mine", "rev-parse", "HEAD") == checkout["try/it"]
 
 
 @pytest.mark.parametrize("file", ["lib/model.py", "lib/other.py"])

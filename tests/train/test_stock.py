@@ -180,7 +180,7 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness(shots, model, corpu
 def test_long_contexts_and_white_space_are_read_as_by_the_harness_own_adapter(model, corpus, peer):
     choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
     joined = [("The quick bro", "wn fox and the dog"), ("an answ", "er has"), ("wat", "er. Then")]
-    contexts = ["A question, and white space: ", TEXTS[1] * 10, TEXTS[2] * 30]
+    contexts = ["A question, and white space: ", TEXTS[1] * 15, TEXTS[2] * 30]
     requests = [
         Instance("loglikelihood", {}, (context, choice.lstrip()), 0, ("task", place, 1))
         for place, context in enumerate(contexts)

@@ -1,0 +1,121 @@
+"""Which text is held out: a share of every document, file and source, not the end of the whole.
+
+Documents are held out whole, about every tenth. A long text is held out by its tail. The split
+depends only on what is read and its order: not on the tokenizer, the machine, or files' times.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lib.config.schema import TRAIN_SHARE
+
+PARTS = ("train", "dev", "test")
+_STEP = 19
+"""Documents from one of dev to the next, and from one of test to the next. It is prime, so that
+both meet all of two, three or more sources that documents come from by turns."""
+FEWEST = _STEP // 2 + 2
+"""Documents of which dev and test get one each."""
+SHORT = 10 * 256
+"""Characters: a file below these ten blocks of 256 is one document."""
+_LEAST_OF_SOURCE, _LEAST_OF_TEXT = 1024, 4096
+"""Characters that are measured of each, where it has them: of too many, some are left out."""
+
+Lengths = NDArray[np.int64]
+
+
+def parts_of(n: int) -> dict[str, Lengths]:
+    """Return which of `n` documents are of each part: dev has the first, test the eleventh, and
+    then each every 19th."""
+    place = np.arange(n) % _STEP
+    dev, test = place == 0, place == FEWEST - 1
+    return {p: np.flatnonzero(w) for p, w in zip(PARTS, (~(dev | test), dev, test), strict=True)}
+
+
+def nearest_end(text: str, share: float, low: float, high: float) -> int:
+    """Return the length of the beginning of a text that ends at the blank line (else the line end)
+    nearest to a share of it, between two other shares; without any, at that share itself."""
+    wanted = share * len(text)
+    for boundary in (r"\n\n+", r"\n"):
+        ends = [match.end() for match in re.finditer(boundary, text)]
+        if ends := [end for end in ends if low < end / len(text) < high]:
+            return min(ends, key=lambda end: abs(end - wanted))
+    return int(wanted)
+
+
+def split_text(text: str, cut: int | None = None) -> dict[str, str]:
+    """Split one text: to train on up to `cut` (nine tenths), then dev to the blank line (else the
+    line end) nearest to the middle of the rest, then test."""
+    cut = int(TRAIN_SHARE * len(text)) if cut is None else cut
+    middle = cut + nearest_end(text[cut:], 0.5, 0.25, 0.75)
+    return dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
+
+
+def split_texts(texts: list[str], are_documents: bool) -> tuple[dict[str, dict[int, str]], str]:
+    """Split several texts; return part → number of a text → what the part has of it, and in words
+    what is held out.
+
+    Documents, and files shorter than `SHORT`, are held out whole, as `parts_of` says. Longer files,
+    and all texts where too few are whole, are cut each by itself, about a tenth from the end: at a
+    blank line, else a line end; a file with neither there is cut amid a line.
+    """
+    whole = [i for i, text in enumerate(texts) if are_documents or len(text) < SHORT]
+    whole = whole if len(whole) >= FEWEST else []
+    cut = sorted({*range(len(texts))}.difference(whole))
+    parts = {
+        part: {whole[place]: texts[whole[place]] for place in places}
+        for part, places in parts_of(len(whole)).items()
+    }
+    for i in cut:
+        pieces = split_text(texts[i], nearest_end(texts[i], TRAIN_SHARE, 0.85, 0.95))
+        for part, piece in pieces.items():
+            if piece.strip("\n"):
+                parts[part][i] = piece.strip("\n")
+    what = "documents" if are_documents else "short files"
+    said = [documents_held_out(len(whole), what)] if whole else []
+    if cut:
+        said.append(f"the last tenth of each of {len(cut)} {what if are_documents else 'files'}")
+    return {part: dict(sorted(of.items())) for part, of in parts.items()}, " and ".join(said)
+
+
+def documents_held_out(n: int, what: str = "documents") -> str:
+    """Say in words how many of `n` documents are held out."""
+    return f"{n - len(parts_of(n)['train'])} of {n} {what}, about every tenth"
+
+
+def measured(texts: Sequence[str], sources: Iterable[str], most: int) -> dict[int, str]:
+    """Share out `most` characters over texts, first over their sources, so that each is measured,
+    then over the texts of each; return number of a text → its beginning, up to a line end where it
+    is cut. Each takes a blank line more."""
+    wanted = np.array([len(text) + 2 for text in texts], np.int64)
+    names, of = np.unique([*sources], return_inverse=True)
+    totals = np.bincount(of, wanted, len(names)).astype(np.int64)
+    given = np.zeros_like(wanted)
+    for source, share in enumerate(_share_out(totals, most, _LEAST_OF_SOURCE).tolist()):
+        if share:
+            own = of == source
+            given[own] = _share_out(wanted[own], share, _LEAST_OF_TEXT)
+    return {i: _beginning(texts[i], int(given[i]) - 2) for i in np.flatnonzero(given > 2).tolist()}
+
+
+def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
+    """Share out `most`, as equally as can be, among as many as can have `least` or all they want:
+    evenly spread ones, by multiples of the golden ratio, which no period of theirs can match."""
+    order = np.argsort(np.arange(len(wanted)) * 0.6180339887498949 % 1, kind="stable")
+    enough = int(np.searchsorted(np.minimum(wanted[order], least).cumsum(), most)) + 1
+    chosen = sorted(order[:enough].tolist(), key=lambda i: int(wanted[i]))  # the short ones first
+    given, left = np.zeros_like(wanted), most
+    for n_left, i in zip(range(len(chosen), 0, -1), chosen, strict=True):
+        given[i] = min(wanted[i], left // n_left)
+        left -= given[i]
+    return given
+
+
+def _beginning(text: str, length: int) -> str:
+    """Cut a text to `length` characters, or to the last line end in the second half of them."""
+    if len(text) <= length:
+        return text
+    end = text.rfind("\n", length // 2, length)
+    return text[: end if end > 0 else length]

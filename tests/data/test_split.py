@@ -1,0 +1,169 @@
+"""Held-out text is of the whole corpus: of every language, file and source that it holds."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from lib.config.schema import CorpusConfig
+from lib.data.describe import unlikeness
+from lib.data.suite import build_suite
+from lib.data.text import load_corpus
+from tests.conftest import refused
+
+SENTENCES = {
+    "de": "der hund schläft unter dem großen baum und träumt von würsten",
+    "en": "the dog sleeps below a large tree while it dreams of sausages",
+    "el": "ο σκύλος κοιμάται κάτω από το μεγάλο δέντρο και ονειρεύεται",
+}
+WORDS = {name: sentence.split() for name, sentence in SENTENCES.items()}
+
+
+def prose(language, n, seed=0, end="\n\n"):
+    """So many passages of five words."""
+    draw = np.random.default_rng(seed)
+    return end.join(" ".join(draw.choice(WORDS[language], 5)) for _ in range(n))
+
+
+@pytest.fixture
+def load(tmp_path, kept):
+    """Write files, by name, and load the folder; or the one file, of documents."""
+
+    def load(files, tokenizer="characters", place="own"):
+        folder = tmp_path / place
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content.encode())
+        source = folder / "own.jsonl" if "own.jsonl" in files else folder
+        return load_corpus(CorpusConfig(source=str(source), tokenizer=tokenizer))
+
+    return load
+
+
+def lines(documents):
+    return {"own.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in documents)}
+
+
+def shares(text):
+    """How much of a text is of each language."""
+    found = {name: sum(text.count(word) for word in words) for name, words in WORDS.items()}
+    return {name: n / sum(found.values()) for name, n in found.items()}
+
+
+SORTED = [prose(language, 4, i) for language in WORDS for i in range(100)]
+BY_TURNS = [prose(language, 4, i) for i in range(100) for language in WORDS]
+IN_TWO = [prose(language, 4, i) for i in range(150) for language in ("de", "en")]
+THREE = {f"{name}.txt": prose(name, 300) for name in WORDS}
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes", "bpe-300"])
+@pytest.mark.parametrize("documents", [SORTED, BY_TURNS, IN_TWO], ids=["sorted", "turns", "two"])
+def test_every_language_of_documents_is_held_out(documents, tokenizer, load):
+    corpus = load(lines(documents), tokenizer)
+    whole = shares("".join(documents))
+    for part in (corpus.train, corpus.dev, corpus.test):
+        for language, share in shares(corpus.decode(part)).items():
+            assert share == pytest.approx(whole[language], abs=0.07)
+    assert corpus.held_out == "32 of 300 documents, about every tenth"
+    assert not unlikeness(corpus)
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\n", " ", "\r\n\r\n"])
+def test_the_end_of_every_file_is_held_out(end, load):
+    corpus = load({f"{name}.txt": prose(name, 300, end=end) for name in WORDS})
+    for part in (corpus.train, corpus.dev, corpus.test):
+        assert min(shares(corpus.decode(part)).values()) > 0.25
+    assert corpus.held_out == "the last tenth of each of 3 files"
+    assert len(corpus.heldout) / corpus.whole.n_characters == pytest.approx(0.1, abs=0.01)
+    assert not unlikeness(corpus)
+    if end != " ":  # no line is cut
+        kept = {line for text in THREE.values() for line in text.split("\n")}
+        assert {*corpus.decode(corpus.heldout).split("\n")} <= kept
+
+
+@pytest.mark.parametrize(("most", "files"), [(3000, 3), (2**15, 40), (2**16, 3)])
+def test_what_is_measured_is_shared_out_over_the_files(most, files, load, monkeypatch):
+    monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
+    names = [[*WORDS][i * 3 // files] for i in range(files)]
+    corpus = load({f"{i:02}.txt": prose(name, 1000 + i, i) for i, name in enumerate(names)})
+    for part in (corpus.dev, corpus.test):
+        assert len(part) <= most
+        assert len(part) > 0.9 * min(most, 0.05 * corpus.whole.n_characters)
+        assert min(shares(corpus.decode(part)).values()) > 0.2
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
+def test_measured_documents_are_of_all_of_a_large_corpus(tokenizer, load, monkeypatch):
+    monkeypatch.setattr("lib.data.text.MAX_MEASURED", 1500)
+    corpus = load(lines(SORTED * 3), tokenizer)
+    for part in (corpus.dev, corpus.test):
+        assert 1200 < len(corpus.decode(part)) <= 1500
+        assert min(shares(corpus.decode(part)).values()) > 0.15
+    assert corpus.dev.equal(load(lines(SORTED * 3), tokenizer).dev)
+
+
+def test_one_huge_file_and_many_tiny_ones(load):
+    """Tiny ones are whole in one part, the huge one is in all three."""
+    tiny = {f"t{i:03}.txt": f"number {i} {prose('de', 2, i)}" for i in range(60)}
+    corpus = load({"huge.txt": prose("en", 3000), "nothing.txt": ""} | tiny)
+    said = "7 of 60 short files, about every tenth and the last tenth of each of 1 files"
+    assert corpus.held_out == said
+    parts = [corpus.decode(part) for part in (corpus.train, corpus.dev, corpus.test)]
+    for text in tiny.values():
+        assert [part.count(f"{text}\n\n") for part in parts].count(1) == 1
+        assert sum(text in part for part in parts) == 1
+    assert all("sausages" in part for part in parts)
+
+
+@pytest.mark.parametrize(("n", "tokenizer"), [(11, "bytes"), (11, "characters"), (12, "bpe-260")])
+def test_eleven_documents_are_enough(n, tokenizer, load):
+    corpus = load({f"{i:02}.txt": f"text {i:02} " + "abc 0123456789" for i in range(n)}, tokenizer)
+    assert corpus.decode(corpus.dev).startswith("text 00")
+    assert corpus.decode(corpus.test).startswith("text 10")
+
+
+def test_the_split_is_one_of_names_and_bytes(load, tmp_path):
+    """Not of the tokenizer, the folder's place, or times."""
+    found = []
+    documents = {f"{i}/{i}.txt": text for i, text in enumerate(SORTED)}
+    for tokenizer, place in (("bytes", "own"), ("bpe-300", "own"), ("bytes", "a [1]/own")):
+        corpus = load(dict(reversed(documents.items())), tokenizer, place)
+        for number, path in enumerate(sorted((tmp_path / place).rglob("*.txt"))):
+            os.utime(path, (number, number))
+        found.append([corpus.decode(part) for part in (corpus.train, corpus.dev, corpus.test)])
+    assert found[0] == found[1] == found[2]
+
+
+def test_no_question_reaches_from_one_file_to_another(load):
+    """Questions about what follows a line are asked within a file alone."""
+    text = load_corpus(CorpusConfig(source="synthetic")).training_text
+    step = len(text) // 12
+    files = {f"{i:02}.txt": text[i * step : (i + 1) * step] for i in range(12)}
+    suite = build_suite(load(files), None, 128)
+    assert len(suite.tasks) >= 5
+    for task in suite.tasks:
+        for item in task.items:
+            assert any(item.text.rstrip("\n") in own for own in files.values())
+
+
+def test_another_kind_of_text_at_the_end_of_one_is_warned_of(tmp_path):
+    (tmp_path / "own.txt").write_text("\n\n".join(THREE[f"{name}.txt"] for name in WORDS), "utf-8")
+    said = unlikeness(load_corpus(CorpusConfig(source=str(tmp_path / "own.txt"))))
+    assert said.startswith("own.txt: dev, which is held out, is another kind of text")
+    for tokenizer in ("characters", "bpe-400"):
+        assert not unlikeness(load_corpus(CorpusConfig(source="synthetic", tokenizer=tokenizer)))
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ({"a.txt": "ab\n\n" * 999, "b.txt": "ab\n\n" * 990 + "aξb\n\n" * 9}, "own/b.txt"),
+        ({f"{i:02}.txt": "a ξ" if i == 10 else "a b c" for i in range(12)}, "own/10.txt"),
+    ],
+)
+def test_a_symbol_that_training_never_sees_is_told_with_its_file(files, where, load):
+    said = refused(load, files)
+    assert "symbol 'ξ' was unseen in training: only the held-out part of " + where in said
