@@ -4,6 +4,7 @@ A run whose train key is another is trained anew; one whose measure key alone is
 anew from its weights. Neither key asks git, nor when a file was changed.
 """
 
+import errno
 import json
 import os
 import re
@@ -208,11 +209,15 @@ def start_up_files() -> list[str]:
 
 def git(*words: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
-    there."""
+    there. OSError where the machine has no process for it, or killed it."""
     command = [*_GIT.split(), "-C", str(ROOT), *words]
     try:
         process = subprocess.run(command, env=environment(), capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    except (FileNotFoundError, PermissionError):
+        return None
+    except subprocess.CalledProcessError as error:
+        if error.returncode < 0:
+            raise OSError(errno.EAGAIN, "git was killed") from None
         return None
     return process.stdout.decode("utf-8", "replace")
 
