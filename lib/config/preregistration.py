@@ -228,9 +228,9 @@ def _missing_lines(study: Study, file: str) -> list[str]:
 def _used_seeds(file: str) -> list[int]:
     """List every seed that a study of `params/` lists, or another plan drew or left out: of a study
     that has left, a published plan knows them."""
-    studies = [load_study(path.stem, undrawn=True) for path in PARAMS.glob("*.yaml")]
+    studies = [load_study(path.stem, undrawn=True) for path in PARAMS.glob("[!.]*.yaml")]
     used = {seed for study in studies if not study.drawn for seed in study.seeds}
-    for plan in (read_plan(path.name) for path in PLANS.glob("*.yaml") if path.name != file):
+    for plan in (read_plan(path.name) for path in PLANS.glob("[!.]*.yaml") if path.name != file):
         for name, frozen in plan.frozen.items():
             used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
     return sorted(used)

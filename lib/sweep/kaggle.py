@@ -155,14 +155,12 @@ def _import(source: Path, params: Path) -> None:
 
     def undo() -> None:
         """Take away what an import made, unless it was changed since."""
-        made = [path for path in places if str(path) in read_json(begun)]
+        changed = [path for path in copies if path.is_file() and path.read_bytes() != copies[path]]
+        changed += [] if is_replaceable(name) else evidence
         if _files(runs).items() <= _files(source).items():
-            of_user = [
-                path for path in copies if path.is_file() and path.read_bytes() != copies[path]
-            ]
-            of_user += [] if is_replaceable(name) else evidence
+            made = [path for path in places if str(path) in read_json(begun)]
             for path in made:
-                if path not in of_user:
+                if path not in changed:
                     shutil.rmtree(path, ignore_errors=True)
                     path.unlink(missing_ok=True)
         begun.unlink()
@@ -175,10 +173,8 @@ def _import(source: Path, params: Path) -> None:
         return
     if runs.exists() or name in recorded_studies():
         raise UserError(f"'{name}' is in runs/ or in the record already")
-    if (own := PARAMS / f"{name}.yaml").exists() and own.read_text("utf-8") not in (
-        text,
-        COPY + text,
-    ):
+    own = PARAMS / f"{name}.yaml"
+    if own.exists() and own.read_text("utf-8").removeprefix(COPY) != text:
         raise UserError(f"there is another params/{name}.yaml; rename yours, or delete it")
     io.write_json(begun, [str(path) for path in places if not path.exists()])
     try:
@@ -202,8 +198,6 @@ def _import(source: Path, params: Path) -> None:
 
 def _files(folder: Path) -> dict[Path, str]:
     """Hash what an import takes of a study's folder."""
-    names = {path: path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-    left = {
-        path: name for path, name in names.items() if name.parts[0] not in ("suite", "archive.json")
-    }
-    return {name: sha256(path) for path, name in left.items()}
+    paths = {path.relative_to(folder): path for path in folder.rglob("[!.]*") if path.is_file()}
+    left_out = ("suite", "archive.json")
+    return {name: sha256(path) for name, path in paths.items() if name.parts[0] not in left_out}
