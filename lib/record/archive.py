@@ -184,11 +184,13 @@ def results_read(notebook: str, study: Study) -> dict[str, str | None]:
     """Hash the results that a notebook of a whole study reads; None for one that is missing."""
     if notebook == "01_data":
         return {}
+    folder = io.study_folder(study.name)
     pairs = product(study.arms(), study.seeds)
     paths = [io.run_folder(study.name, arm.id, seed) / "result.json" for arm, seed in pairs]
     if notebook == "04_figures":
-        paths.append(io.study_folder(study.name) / "verdict.json")
-    return {io.relative(path): sha256(path) if path.is_file() else None for path in paths}
+        paths.append(folder / "verdict.json")
+    sums = [sha256(path) if path.is_file() else None for path in paths]
+    return {p.relative_to(folder).as_posix(): of for p, of in zip(paths, sums, strict=True)}
 
 
 def cells_digest(notebook: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ def homes(tiny, tmp_path_factory):
     top = tmp_path_factory.mktemp("homes")
     for name in ("archive", "replace"):
         shutil.copytree(tiny, top / name, ignore=shutil.ignore_patterns("checkpoints", "data"))
+        (top / name / "runs/tiny/figures/loss.png").write_bytes(b"newer than the record")
     foreign = top / "replace"
     (foreign / "runs/tiny/archive.json").unlink()
     (foreign / "papers/paper/figures/tiny/old.png").write_bytes(b"of another")
