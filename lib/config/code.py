@@ -5,6 +5,7 @@ anew from its weights. Neither key asks git, nor when a file was changed. They a
 is imported, as an edit after that changes the files and not the code that runs.
 """
 
+import errno
 import json
 import os
 import re
@@ -251,11 +252,15 @@ def start_up_files() -> list[str]:
 
 def git(*words: str) -> str | None:
     """Return what a command of git prints in the checkout; None where it fails or git is not
-    there."""
+    there. OSError where the machine has no process for it, or killed it."""
     command = [*_GIT.split(), "-C", str(CHECKOUT), *words]
     try:
         process = subprocess.run(command, env=environment(), capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    except (FileNotFoundError, PermissionError):
+        return None
+    except subprocess.CalledProcessError as error:
+        if error.returncode < 0:
+            raise OSError(errno.EAGAIN, "git was killed") from None
         return None
     return process.stdout.decode("utf-8", "replace")
 

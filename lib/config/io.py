@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -255,6 +256,35 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
         raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
+
+
+_OF_THE_FILE = ("ENOENT", "ENOTDIR", "EISDIR", "EINVAL", "ELOOP", "ENAMETOOLONG")
+"""Errors that tell of a file and not of the machine: it is missing, or damaged."""
+_NO_MEMORY = "can't allocate memory|can't start new thread"
+"""How torch and Python say it."""
+_REMEDIES = {
+    "ENOSPC EDQUOT EFBIG EROFS ENOENT": "free some space, or name a folder that has some by TMPDIR",
+    "EACCES EPERM": "give yourself the right to read it, and to write to TMPDIR",
+    "EMFILE ENFILE": "allow more open files by ulimit -n",
+    "ENOMEM EAGAIN": "end other programs",
+}
+
+
+def machine_fault(error: BaseException | None) -> str:
+    """Say what the machine refused (space, memory, a right), with the remedy, if an error, or one
+    that it was raised for, comes of that; "" if it tells of what was read."""
+    while error:
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, MemoryError) or re.search(_NO_MEMORY, str(error)):
+            number = errno.ENOMEM
+        name, file = errno.errorcode.get(number or 0), getattr(error, "filename", None)
+        # Without the name of a file, it is no folder for temporary ones that was found.
+        if name and (name not in _OF_THE_FILE or (name == "ENOENT" and not file)):
+            remedies = (text for names, text in _REMEDIES.items() if name in names.split())
+            where = f" ({relative(Path(str(file)))})" if file else ""
+            return f"{os.strerror(number or 0)}{where}; {next(remedies, 'try again')}"
+        error = error.__context__
+    return ""
 
 
 def slim(content: Json) -> Json:

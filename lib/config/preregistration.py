@@ -109,13 +109,14 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
 
 def begin_plan(file: str, name: str | None) -> None:
     """Write a new plan for a study, to be filled in, and say what follows. Raises UserError where
-    the plan exists."""
+    the plan exists and something is filled in."""
     if not name:
         raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
     path, study = PLANS / file, load_study(name, undrawn=True)
-    if path.exists():
+    template = _template(study, file)
+    if path.exists() and path.read_text("utf-8") != template:
         raise UserError(f"{relative(path)} exists, and nothing is replaced; take another name")
-    write_text(path, _template(study, file))
+    write_text(path, template)
     print(f"{relative(path)} is written: fill in what ends in a colon.")
     if lines := _missing_lines(study, file):
         print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")

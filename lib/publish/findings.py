@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from lib.config.code import kernel_environment
 from lib.config.io import listed, read_json, relative
@@ -40,7 +41,15 @@ def check(paper: Path) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="findings-") as temporary:
         folder = Path(temporary)
-        execute(paper, folder)
+        try:
+            execute(paper, folder)
+        except DeadKernelError:
+            raise MemoryError from None
+        except CellExecutionError as error:
+            if number := re.match(r"\[Errno (\d+)\] ", error.evalue):
+                raise OSError(int(number[1]), error.evalue, NOTEBOOK) from None
+            yield f"{NOTEBOOK}: {error.ename}: {' '.join(error.evalue.split())}"
+            return
         stated, found = (read_json(root / TABLES) for root in (paper, folder))
         for name, old, new in differences(stated, found):
             yield f"{TABLES}: {name} is {old}, and {new} by {NOTEBOOK}; run ./run_all.sh paper"

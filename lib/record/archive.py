@@ -7,6 +7,7 @@ beside it. An older record is one file, `record/<study>.zip`; of one, the notebo
 study lie in the folder of that name.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -37,6 +38,7 @@ from lib.config.io import (
     result_file,
     sha256,
 )
+from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
 from lib.results import status_of
@@ -45,8 +47,12 @@ from lib.stats.runs import collect, read_parquet
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
 MANIFEST, RAW_ZIP, INNER = "MANIFEST.sha256", "raw.zip", "record.zip"
-SHARED = ("01_data", "03_analysis", "04_figures")
-"""Notebooks that are executed once per study."""
+SHARED = {
+    "01_data": ("01_data.json", "suite/**/*"),
+    "03_analysis": ("03_analysis.json", "verdict.json"),
+    "04_figures": ("04_figures.json", "figures/*"),
+}
+"""Notebooks that are executed once per study, and the files that each writes, as patterns."""
 MAX_BYTES = 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 
@@ -141,12 +147,16 @@ def _unpacked(file: Path) -> Path:
     """Unpack a zip of a record, which nothing changes, for as long as this process lives, which may
     be one of a pool: those know no `atexit`."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
-    Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
-    unpack(file, folder)
-    inner = folder / INNER
-    if inner.is_file():  # a zip in a zip, compressed as a whole
-        unpack(inner, folder)
-        inner.unlink()
+    remove = Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
+    try:
+        unpack(file, folder)
+        inner = folder / INNER
+        if inner.is_file():  # a zip in a zip, compressed as a whole
+            unpack(inner, folder)
+            inner.unlink()
+    except BaseException:
+        remove()  # at once: the next record may have room where this one had none
+        raise
     return folder
 
 
@@ -172,12 +182,56 @@ def as_rows(value: Any) -> Any:
     return [dict(zip(value["columns"], row, strict=True)) for row in value["data"]]
 
 
-def archive(study: Study, replace: bool = False) -> None:
-    """Copy a finished study from `runs/` into the record, in place of its former one at once.
+def files_of(notebook: str, study: str) -> dict[str, str]:
+    """Hash the files that a notebook of a whole study wrote, by their names in its folder."""
+    folder = io.study_folder(study)
+    paths = sorted(path for pattern in SHARED[notebook] for path in folder.glob(pattern))
+    files = [path for path in paths if path.is_file() and not path.name.startswith(".")]
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+
+
+def results_read(notebook: str, study: Study) -> dict[str, str | None]:
+    """Hash the results that a notebook of a whole study reads; None for one that is missing."""
+    if notebook == "01_data":
+        return {}
+    folder = io.study_folder(study.name)
+    pairs = product(study.arms(), study.seeds)
+    paths = [io.run_folder(study.name, arm.id, seed) / "result.json" for arm, seed in pairs]
+    if notebook == "04_figures":
+        paths.append(folder / "verdict.json")
+    sums = [sha256(path) if path.is_file() else None for path in paths]
+    return {p.relative_to(folder).as_posix(): of for p, of in zip(paths, sums, strict=True)}
+
+
+def cells_digest(notebook: dict[str, Any]) -> str:
+    """Hash the cells of an executed notebook with what they show."""
+    return digest(io.nan_to_none(notebook["cells"]))
+
+
+def why_changed(notebook: str, study: Study, suite: bool = True) -> str:
+    """Say which file of a completed notebook of a whole study, itself included, is not as its
+    execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks of
+    before their stamps named files pass."""
+    path = io.executed_notebook(notebook, study.name)
+    stamp = status_of(path)
+    if "files" not in stamp:
+        return ""
+    if cells_digest(read_json(path)) != stamp["cells"]:
+        return f"{path.name} was changed"
+    changed = files_of(notebook, study.name).items() ^ stamp["files"].items()
+    names = {name for name, _ in changed if suite or not name.startswith("suite/")}
+    return f"{min(names)} is missing or was changed" if names else ""
+
+
+def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
+    """Copy a finished study from `runs/` into the record, in place of its former one.
 
     A record that did not come from `runs/` here stays as it is unless `replace` says otherwise.
+    Killed at any instant, it leaves the former record, or one without a manifest, which the same
+    command finishes. Without `suite`, the study's own need not be there.
+
     Raises ResultError for missing or mixed runs, and UserError for a notebook that did not
-    complete, naming it.
+    complete, that shows other results than these, or whose files were changed, naming it.
     """
     record = Record(study.name)
     source = io.study_folder(study.name)
@@ -191,6 +245,13 @@ def archive(study: Study, replace: bool = False) -> None:
         if (status := status_of(notebook))["status"] != "completed":
             name = notebook.relative_to(source).as_posix()
             raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
+    for name in SHARED:
+        read = status_of(io.executed_notebook(name, study.name)).get("made_from", {}).get("results")
+        why = why_changed(name, study, suite)
+        if read and read != digest(results_read(name, study)):
+            why = f"{name}.ipynb was made from other results than those that are here"
+        if why:
+            raise UserError(f"{why}; rerun ./run_all.sh {study.name}, which makes it again")
     if not (replace or is_replaceable(study.name)):
         print(f"{study.name}: its record came from elsewhere and stays as it is")
         return
@@ -204,17 +265,23 @@ def archive(study: Study, replace: bool = False) -> None:
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
         if study.plan:
             shutil.copyfile(io.PLANS / study.plan, partial / "plan.yaml")
+        done = result_file("archive", study.name)
+        if not (done.is_file() and is_replaceable(study.name)):
+            io.write_json(done, {"manifest": None})
+        # From here on there is no record, until all is in its place and has a manifest again.
+        record.zip.unlink(missing_ok=True)
+        (record.place / MANIFEST).unlink(missing_ok=True)
         for folder in (record.place, record.figures):
             shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(source / "figures", record.figures)
+    hidden = shutil.ignore_patterns(".*")
+    shutil.copytree(source / "figures", record.figures, ignore=hidden)
     results = read_json(result_file("03_analysis", study.name))
     results.pop("runs")  # which `raw.zip` holds
     io.write_json(record.results_file, results, indent=None)
     io.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
-    record.zip.unlink(missing_ok=True)
-    sums = [f"{sha256(path)}  {name}\n" for name, path in record.files.items()]
-    io.write_text(record.place / MANIFEST, "".join(sums))
-    io.write_json(result_file("archive", study.name), {"manifest": sha256(record.place / MANIFEST)})
+    sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
+    io.write_json(done, {"manifest": hashlib.sha256(sums.encode()).hexdigest()})
+    io.write_text(record.place / MANIFEST, sums)
     if record.verdict["standing"] == "CONFIRMATORY":
         tag_commits(study.name, [run.origin["commit"] for run in runs])
 
@@ -223,19 +290,23 @@ def tag_commits(study: str, commits: Iterable[str | None]) -> None:
     """Tag the commit of a study's runs, which holds its plan, as `record/STUDY`: git then keeps it
     when history is rewritten, and clones have it. Of several, those that no other has in its
     history (the next is `record/STUDY.2`). If git cannot, nothing is tagged."""
-    heads = git("merge-base", "--independent", *sorted(filter(None, {*commits}))) or ""
-    for i, commit in enumerate(heads.split()):
-        name = f"refs/tags/record/{study}" + (f".{i + 1}" if i else "")
-        git("update-ref", name, commit)  # `git tag` may ask for a signature
+    with suppress(OSError):
+        heads = git("merge-base", "--independent", *sorted(filter(None, {*commits}))) or ""
+        for i, commit in enumerate(heads.split()):
+            name = f"refs/tags/record/{study}" + (f".{i + 1}" if i else "")
+            git("update-ref", name, commit)  # `git tag` may ask for a signature
 
 
 def is_replaceable(study: str) -> bool:
     """Tell whether a sweep may replace a study's record: there is none, or it was archived from
-    `runs/` here."""
+    `runs/` here, or is being so: until that is done it has no manifest."""
     record, done = Record(study), result_file("archive", study)
-    if not (record.folder / MANIFEST).is_file():
+    if not (record.zip.is_file() or any(record.place.glob("*"))):
         return True
-    return done.is_file() and sha256(record.folder / MANIFEST) in done.read_text("utf-8")
+    if not done.is_file():
+        return False
+    manifest = record.folder / MANIFEST
+    return not manifest.is_file() or sha256(manifest) in done.read_text("utf-8")
 
 
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:

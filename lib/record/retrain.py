@@ -12,7 +12,7 @@ from collections.abc import Callable
 from lib.config.preregistration import load_plan
 from lib.config.schema import CODE
 from lib.config.study import Study, load_study
-from lib.config.yaml import UsageError, suggest
+from lib.config.yaml import UsageError, UserError, suggest
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
 
@@ -67,7 +67,10 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     if CODE in run["levels"]:
         return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
     study = load_study(run["study"])
-    again = train(study, run["arm"], run["seed"])
+    try:
+        again = train(study, run["arm"], run["seed"])
+    except (OSError, UserError) as error:
+        return UNJUDGED, [f"it could not be trained here: {error}"]
     lines = [
         f"loss {result['measures'].get('loss')}, {result['status']}, on {machine_of(result)}"
         for result in (run, again)

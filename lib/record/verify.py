@@ -4,19 +4,24 @@ Each study is gone through from the ground up: the sums of its files; the parame
 that its runs name; how each run begins, by the hashes of its initial weights and batches; the
 measures from the raw tables, which its notebook and its result both say; contrasts, tests and
 answers from the measures. What rests on something faulty is not looked at. A record is older than
-some of today's code: what that no longer computes is listed as published, not recomputed.
+some of today's code: what that no longer computes is listed as published, not recomputed. What this
+machine refuses (space, memory, a right) is no fault of a record: it could not be verified here.
 """
 
+import errno
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
-from lib.config.io import PARAMS, PLANS, cores, nan_to_none, read_json, sha256
+from lib.config.io import PARAMS, PLANS, cores, machine_fault, nan_to_none, read_json, sha256
 from lib.config.plan import published_plans
 from lib.config.preregistration import claim_status, load_plan
 from lib.config.schema import RunConfig, recorded_config
@@ -29,6 +34,8 @@ from lib.stats.verdict import analyse
 
 TOLERANCE = 1e-9
 """Relative: in the digits beyond, machines may differ."""
+NOT_HERE = 5
+"""The exit status if this machine could not verify something, and found no fault."""
 Begin = Callable[[RunConfig, int, int], tuple[str, str] | None]
 """Configuration, seed and number of steps → hashes of initial weights and batches; None where the
 text is not in reach."""
@@ -53,29 +60,58 @@ class Report:
     """How many values of a name were not recomputed."""
     unverified: str = ""
     """Why git cannot tell whether its plan came before its runs."""
+    refused: str = ""
+    """What this machine refused before all was compared, with the remedy."""
+
+    @property
+    def status(self) -> int:
+        """The exit status for it: 0 if it is as published, 1 for a fault, else `NOT_HERE`."""
+        return 1 if self.faults else NOT_HERE if self.refused else 0
 
 
 def verify(studies: list[str], begin: Begin) -> int:
-    """Verify the records of some studies, print what comes of each, and return how many faults
-    there are. `begin` must be a function of a module, as other processes call it."""
-    number = 0
+    """Verify the records of some studies, print what comes of each, and return the exit status.
+    `begin` must be a function of a module, as other processes call it."""
+    statuses = []
     unverified = dict[str, list[str]]()
-    with ProcessPoolExecutor(cores()) as pool:
-        for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
-            for fault in report.faults:
-                print(f"error: {report.study}: {fault}", flush=True)
-            done = [f"{n:,} {kind}" for kind, n in report.recomputed.items() if n]
-            found = "FAULTY" if report.faults else "as published"
-            print(f"{report.study}: {found}: {', '.join(done)}")
-            listed = [f"{name} ({n})" for name, n in sorted(report.published.items()) if n]
-            if listed:
-                print(f"  published, not recomputed: {', '.join(listed)}", flush=True)
-            number += len(report.faults)
-            if report.unverified:
-                unverified.setdefault(report.unverified, []).append(report.study)
+    for report in _reports(studies, begin):
+        for fault in report.faults:
+            print(f"error: {report.study}: {fault}", flush=True)
+        done = ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items() if n)
+        if report.status == NOT_HERE:
+            print(f"{report.study}: could not be verified here: {report.refused}", flush=True)
+        else:
+            print(f"{report.study}: {'FAULTY' if report.faults else 'as published'}: {done}")
+        listed = [f"{name} ({n})" for name, n in sorted(report.published.items()) if n]
+        if listed:
+            print(f"  published, not recomputed: {', '.join(listed)}", flush=True)
+        statuses.append(report.status)
+        if report.unverified:
+            unverified.setdefault(report.unverified, []).append(report.study)
     for reason, names in unverified.items():
         print(f"UNVERIFIED: whether plans came before runs ({', '.join(names)}); {reason}")
-    return number
+    return min(filter(None, statuses), default=0)
+
+
+def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
+    """Verify records side by side, and yield what comes of each in their order."""
+    rest = [*studies]
+    # Without semaphores, as where /dev/shm cannot be written, there is no pool; and a process that
+    # is killed takes all of its pool with it.
+    with suppress(OSError, BrokenProcessPool), ProcessPoolExecutor(cores()) as pool:
+        for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
+            del rest[0]
+            yield report
+    for study in rest:
+        alone: Report | None = None
+        try:
+            with ProcessPoolExecutor(1) as pool:
+                alone = pool.submit(verify_record, Record(study), begin).result()
+        except BrokenProcessPool:
+            alone = Report(study, refused="its process was killed; end other programs")
+        except OSError:
+            pass  # not here: what verifying raised would count as raised for this
+        yield alone or verify_record(Record(study), begin)
 
 
 def verify_record(record: Record, begin: Begin) -> Report:
@@ -92,10 +128,12 @@ def verify_record(record: Record, begin: Begin) -> Report:
             report.faults += faults
             if report.faults:
                 break
-    except UserError as error:
-        report.faults.append(str(error))
     except Exception as error:  # a file can be broken in any way
-        report.faults.append(f"it cannot be read: {error!r}")
+        if reason := machine_fault(error):
+            report.refused = reason
+        else:
+            is_told = isinstance(error, UserError)
+            report.faults.append(str(error) if is_told else f"it cannot be read: {error!r}")
     return report
 
 
@@ -104,6 +142,10 @@ def wrong_files(record: Record, report: Report) -> Iterator[str]:
     files = record.files
     for name, stated in record.manifest.items():
         if name not in files:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                # This raises where a folder cannot be entered; one that cannot be read looks empty.
+                if S_ISREG((record.place / name).stat().st_mode):
+                    raise PermissionError(errno.EACCES, "it is not listed", name)
             if not (record.is_zip and name.startswith("../../figures/")):
                 yield f"{name} is missing"
         elif (found := sha256(files[name])) != stated:

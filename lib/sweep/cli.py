@@ -4,7 +4,8 @@
 ./run_all.sh test [--fast | --all] [any pytest flag]
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh verify [NAME …] [--retrain N | STUDY/ARM/SEED …]
-    Compute every published number again from the record; train runs of it again.
+    Compute every published number again from the record; train runs of it again. The status is
+    1 for a fault, 4 if a trained run cannot be judged, 5 if this machine could not verify all.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
 ./run_all.sh freeze --new PLAN --study NAME
@@ -36,6 +37,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -166,23 +168,42 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
 def verify(studies: list[str], words: list[str]) -> int:
     """Verify some studies, or all and what is written of them; then train the runs again that
-    `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged."""
+    `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged, 5
+    where this machine could not verify something."""
+    from lib.config.io import machine_fault
     from lib.publish import findings, paper
     from lib.record import archive, retrain
+    from lib.record.verify import NOT_HERE
     from lib.record.verify import verify as verify_records
     from lib.sweep.check import begin_again
     from lib.sweep.execute import train_apart
 
     named = studies or [word.partition("/")[0] for word in words if "/" in word]
     chosen = archive.require_recorded(list(dict.fromkeys(named))) or archive.recorded_studies()
-    faults = verify_records(chosen, begin_again)
+
+    def verify_paper(folder: Path) -> int:
+        faults = [*findings.check(folder), *paper.check(folder)]
+        for fault in faults:
+            print(f"error: papers/{folder.name}: {fault}", flush=True)
+        return 1 if faults else 0
+
+    checks: dict[str, Callable[[], int]] = {
+        "the records": lambda: verify_records(chosen, begin_again),
+        "--retrain": lambda: retrain.retrain(words, studies, train_apart),
+    }
     for folder in [] if named else archive.papers_named([]):
         if (folder / "paper.md").is_file():
-            for fault in (*findings.check(folder), *paper.check(folder)):
-                print(f"error: papers/{folder.name}: {fault}", flush=True)
-                faults += 1
-    status = retrain.retrain(words, studies, train_apart)
-    return 1 if faults else status
+            checks[f"papers/{folder.name}"] = partial(verify_paper, folder)
+    statuses = []
+    for name, check in checks.items():
+        try:
+            statuses.append(check())
+        except Exception as error:
+            if not (reason := machine_fault(error)):
+                raise
+            print(f"{name}: could not be verified here: {reason}", flush=True)
+            statuses.append(NOT_HERE)
+    return min(filter(None, statuses), default=0)
 
 
 def run(words: list[str]) -> int:

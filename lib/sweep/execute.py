@@ -92,6 +92,10 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
         with kernel_environment(study.machine.threads, **visible) as folder:
             reason = _run_papermill(notebook, output, parameters, folder)
+    if not arm:
+        from lib.record.archive import files_of  # pandas, for which no run need wait
+
+        stamp["files"] = files_of(notebook, study.name)
     if not reason and not result.is_file():
         reason = f"the notebook wrote no {relative(result)}"
     _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
@@ -121,8 +125,9 @@ def train_apart(study: Study, arm: str, seed: int) -> Any:
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:
-    """Return digests of what a notebook of a whole study is made from beside what other notebooks
-    leave, by what messages call it."""
+    """Return digests of what a notebook of a whole study is made from, by what messages call it."""
+    from lib.record.archive import results_read
+
     plan = load_plan(study)
     texts = {arm.config.corpus for arm in study.arms()}
     files = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
@@ -132,6 +137,8 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
         "study": study.model_dump(mode="json"),
         "plan": plan and plan.model_dump(mode="json"),
     }
+    if results := results_read(notebook, study):
+        content["results"] = results
     if notebook == "01_data":
         from lib.data.text import load_corpus
 
@@ -215,6 +222,10 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
         text = text.replace(code, "")
     notebook = json.loads(text)
     stamp = {"status": "failed" if reason else "completed"} | stamp
+    if "files" in stamp:
+        from lib.record.archive import cells_digest
+
+        stamp["cells"] = cells_digest(slim(notebook))
     notebook["metadata"]["study"] = stamp | ({"reason": reason} if reason else {})
     record = notebook["metadata"].get("papermill", {})
     for key in {"input_path", "output_path"} & record.keys():

@@ -24,11 +24,19 @@ from lib.config.io import (
     listed,
     read_json,
     relative,
+    sha256,
     study_folder,
 )
-from lib.config.study import COPY, load_study
-from lib.config.yaml import TIME_UP, UserError
-from lib.record.archive import Record, archive, recorded_studies, unpack
+from lib.config.study import COPY, Study, load_study
+from lib.config.yaml import TIME_UP, UserError, read_yaml
+from lib.record.archive import (
+    MANIFEST,
+    Record,
+    archive,
+    is_replaceable,
+    recorded_studies,
+    unpack,
+)
 from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
 from lib.sweep.check import begin_again
@@ -114,38 +122,83 @@ def pack(study: str, status: int) -> None:
 
 def import_study(file: Path) -> None:
     """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
-    zip, for runs that are not as they were written, and where the study is here already; nothing of
-    it is left then."""
+    zip, for runs that are not as they were written, and where another study of that name is here;
+    nothing of it is left then. What an import that was killed left is taken away first."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(file, Path(folder))
         studies = {path.parents[2] for path in listed(Path(folder), "runs/*/*/seed-*/result.json")}
         if len(studies) != 1:
             raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
-        source = studies.pop()
-        parameters, runs = Path(folder, "params", f"{source.name}.yaml"), study_folder(source.name)
-        made = [path for path in (PARAMS / parameters.name, runs) if not path.exists()]
         try:
-            for run in listed(source, "*/seed-*"):
-                result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
-                for fault in verify_run(result, run, notebook, Report(source.name)):
-                    raise UserError(fault)
-            if runs.exists() or source.name in recorded_studies():
-                raise UserError(f"'{source.name}' is in runs/ or in the record already")
-            plan = load_study(parameters, undrawn=True).plan  # which copies the study
-            if plan and not (io.PLANS / plan).exists():
-                made.append(io.PLANS / plan)
-                shutil.copyfile(parameters.parent / "plans" / plan, io.PLANS / plan)
-            record = Record(source.name)
-            made += [record.place, record.figures, record.results_file, record.verdict_file]
-            # Without its suite: a task file from elsewhere may run Python.
-            shutil.copytree(source, runs, ignore=shutil.ignore_patterns("suite", "archive.json"))
-            archive(load_study(source.name))  # now that its runs name their arms' commits
-            for fault in verify_record(record, begin_again).faults:
-                raise UserError(fault)
+            _import(studies.pop(), Path(folder, "params"))
         except Exception as error:  # a file can be broken in any way
-            for path in made:
-                shutil.rmtree(path, ignore_errors=True)
-                path.unlink(missing_ok=True)
             reason = str(error) if isinstance(error, UserError | OSError) else repr(error)
             raise UserError(f"{file.name}: {' '.join(reason.split())[:300]}") from None
-    print(f"{source.name}: imported, {relative(record.place)}/")
+
+
+def _import(source: Path, params: Path) -> None:
+    """Take in the runs that lie in a folder, and what they need of a folder of parameters."""
+    name, runs, plans = source.name, study_folder(source.name), params / "plans"
+    for run in listed(source, "*/seed-*"):
+        result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
+        for fault in verify_run(result, run, notebook, Report(name)):
+            raise UserError(fault)
+    study = Study.model_validate(read_yaml(params / f"{name}.yaml"))
+    record = Record(name, io.PAPERS / study.paper)
+    evidence = [record.place, record.figures, record.results_file, record.verdict_file]
+    text = (params / f"{name}.yaml").read_text("utf-8")
+    copies = {PARAMS / f"{name}.yaml": f"{COPY}{text}".encode()}
+    if study.plan:
+        copies[io.PLANS / study.plan] = (plans / study.plan).read_bytes()
+    places = [*evidence, runs, *copies]
+    # What it is about to make, for the next import to take away if this one is killed.
+    begun = RUNS / f".import-{name}.json"
+
+    def undo() -> None:
+        """Take away what an import made, unless it was changed since."""
+        changed = [path for path in copies if path.is_file() and path.read_bytes() != copies[path]]
+        changed += [] if is_replaceable(name) else evidence
+        if _files(runs).items() <= _files(source).items():
+            made = [path for path in places if str(path) in read_json(begun)]
+            for path in made:
+                if path not in changed:
+                    shutil.rmtree(path, ignore_errors=True)
+                    path.unlink(missing_ok=True)
+        begun.unlink()
+
+    if begun.is_file():
+        undo()
+    is_here = (record.place / MANIFEST).is_file() and is_replaceable(name)
+    if is_here and _files(runs) == _files(source):
+        print(f"{name}: imported before, {relative(record.place)}/")
+        return
+    if runs.exists() or name in recorded_studies():
+        raise UserError(f"'{name}' is in runs/ or in the record already")
+    own = PARAMS / f"{name}.yaml"
+    if own.exists() and own.read_text("utf-8").removeprefix(COPY) != text:
+        raise UserError(f"there is another params/{name}.yaml; rename yours, or delete it")
+    io.write_json(begun, [str(path) for path in places if not path.exists()])
+    try:
+        load_study(params / f"{name}.yaml", undrawn=True)  # which copies the study
+        if study.plan and not (io.PLANS / study.plan).exists():
+            io.write_bytes(io.PLANS / study.plan, copies[io.PLANS / study.plan])
+        with io.atomic_write(runs) as partial:
+            # Without its suite: a task file from elsewhere may run Python.
+            ignored = shutil.ignore_patterns("suite", "archive.json")
+            shutil.copytree(source, partial, ignore=ignored)
+        archive(load_study(name), suite=False)  # now that its runs name their arms' commits
+        report = verify_record(record, begin_again)
+        for fault in report.faults or filter(None, [report.refused]):
+            raise UserError(fault)
+    except BaseException:  # also where it is interrupted
+        undo()
+        raise
+    begun.unlink()
+    print(f"{name}: imported, {relative(record.place)}/")
+
+
+def _files(folder: Path) -> dict[Path, str]:
+    """Hash what an import takes of a study's folder."""
+    paths = {path.relative_to(folder): path for path in folder.rglob("[!.]*") if path.is_file()}
+    left_out = ("suite", "archive.json")
+    return {name: sha256(path) for name, path in paths.items() if name.parts[0] not in left_out}

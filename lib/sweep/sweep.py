@@ -30,7 +30,7 @@ from lib.config.schema import RunConfig
 from lib.config.study import Arm, Study
 from lib.config.yaml import TIME_UP, UserError
 from lib.data.suite import has_harness
-from lib.record.archive import SHARED, is_replaceable
+from lib.record.archive import SHARED, is_replaceable, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import check
 from lib.sweep.code_arms import copy_code, write_commits
@@ -237,9 +237,10 @@ def find_stale(studies: list[Study]) -> dict[Path, str]:
     done about it. Raises CorpusError."""
     reasons = {path: why_stale(*run) for path, run in runs_of(studies).items() if path.is_file()}
     for study in studies:
+        is_settled = not any(reasons.get(path, "missing") for path in runs_of([study]))
         for name in SHARED:
             if (path := result_file(name, study.name)).is_file():
-                reasons[path] = _why_notebook_stale(name, study)
+                reasons[path] = _why_notebook_stale(name, study, is_settled)
     return {path: reason for path, reason in reasons.items() if reason}
 
 
@@ -287,13 +288,17 @@ def _short(value: Any) -> str:
     return value[:12] if isinstance(value, str) and len(value) >= 40 else repr(value)
 
 
-def _why_notebook_stale(name: str, study: Study) -> str:
-    """Say why a notebook of the whole study is to be executed again."""
+def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
+    """Say why a notebook of the whole study is to be executed again. While runs are due, other
+    results are no reason: it follows them anyway."""
     stamp = status_of(executed_notebook(name, study.name))
     if stamp["status"] != "completed":
         return f"its notebook is {stamp['status']}: executed again"
+    if why := why_changed(name, study):
+        return f"{why}: executed again"
     was, now = stamp.get("made_from", {}), made_from(name, study)
     changed = [what for what in now if now[what] != was.get(what)]
+    changed = [what for what in changed if is_settled or what != "results"]
     return f"{' and '.join(changed)} changed: executed again" if changed else ""
 
 

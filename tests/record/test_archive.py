@@ -1,16 +1,29 @@
 """A finished study becomes a plain folder, whole; nothing from elsewhere is replaced."""
 
 import json
+import shutil
 import subprocess
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from lib.config.io import sha256, slim
+from lib.config.io import sha256, slim, write_json
+from lib.config.schema import digest
 from lib.config.yaml import UsageError
-from lib.record.archive import Record, recorded_studies, require_recorded, tag_commits, unpack
+from lib.record.archive import (
+    SHARED,
+    Record,
+    files_of,
+    recorded_studies,
+    require_recorded,
+    tag_commits,
+    unpack,
+    why_changed,
+)
 from tests.conftest import refused, run_git
 from tests.record.conftest import run_tiny
+from tests.record.kills import contents
 
 
 @pytest.mark.slow
@@ -115,3 +128,68 @@ def test_a_study_without_a_record_is_refused_with_the_nearest_name():
     assert {"turn", "trained", "example"} <= {*recorded_studies()}
     with pytest.raises(UsageError, match="'traind' is unknown; did you mean 'trained'"):
         require_recorded(["traind"])
+
+
+def exchanged(path):
+    path.write_bytes(path.read_bytes().replace(b"a", b"b"))
+
+
+def emptied(path):
+    for each in [*path.parent.rglob("*")]:
+        if each.is_file():
+            each.unlink()
+
+
+def beside(path):
+    path.with_name("another.png").write_bytes(b"of elsewhere")
+
+
+CHANGED = {
+    "figures/loss.png": (exchanged, beside, Path.unlink),
+    "verdict.json": (exchanged, Path.unlink),
+    "03_analysis.json": (exchanged,),
+    "suite/of-a-text/task.jsonl": (exchanged, emptied),
+    "03_analysis.ipynb": (exchanged,),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [(name, change) for name in CHANGED for change in CHANGED[name]]
+)
+def test_what_a_notebook_left_is_archived_as_it_was_left_or_not_at_all(
+    name, change, tiny_study, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    path = tmp_path / "tiny" / name
+    for each in CHANGED:
+        file = tmp_path / "tiny" / each
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("a")
+    for notebook in SHARED:
+        cells = [{"cell_type": "code", "outputs": [{"text": "a"}]}]
+        stamp = {"status": "completed", "cells": digest(cells), "files": files_of(notebook, "tiny")}
+        content = {"cells": cells, "metadata": {"study": stamp}}
+        write_json(tmp_path / "tiny" / f"{notebook}.ipynb", content)
+    assert [why_changed(notebook, tiny_study) for notebook in SHARED] == ["", "", ""]
+    path.with_name(".DS_Store").touch()
+    assert [why_changed(notebook, tiny_study) for notebook in SHARED] == ["", "", ""]
+    if path.suffix == ".ipynb":
+        path.write_text(path.read_text().replace('"text": "a"', '"text": "b"'))
+    else:
+        change(path)
+    said = [*filter(None, (why_changed(notebook, tiny_study) for notebook in SHARED))]
+    wanted = "figures/another.png" if change is beside else name
+    assert [line.partition(" ")[0] for line in said] == [wanted]
+
+
+@pytest.mark.slow
+def test_only_what_was_made_from_the_results_that_are_here_is_archived(tiny, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(tiny, home, ignore=shutil.ignore_patterns("checkpoints", "data"))
+    file, before = home / "runs/tiny/03_analysis.ipynb", contents(home / "papers")
+    notebook = json.loads(file.read_text("utf-8"))
+    notebook["metadata"]["study"]["made_from"] = {"results": "0" * 64}
+    file.write_text(json.dumps(notebook), "utf-8")
+    said = run_tiny(home, "archive").stderr
+    assert "03_analysis.ipynb was made from other results than those that are here; rerun" in said
+    assert contents(home / "papers") == before

@@ -4,6 +4,7 @@ is and however carefully the files around it were made to fit."""
 import functools
 import json
 import operator
+import os
 import shutil
 
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from lib.config.io import read_json, sha256, write_json
+from lib.record import archive
 from lib.record.archive import MANIFEST, Record, pack
 from lib.record.verify import Report, differences, verify, verify_record
 from lib.results import attested, write_raw
@@ -226,7 +228,97 @@ def test_what_git_could_not_tell_when_a_study_was_archived_is_no_fault_later(mon
     assert (report.faults, report.published["standing"]) == ([], 1)
 
 
-def test_every_fault_is_printed_and_counted(capsys):
-    assert verify(["nowhere", "neither"], begin_again) == 2
+def test_every_fault_is_printed(capsys):
+    assert verify(["nowhere", "neither"], begin_again) == 1
     said = capsys.readouterr().out
     assert ["error: nowhere: " in said, "error: neither: " in said] == [True, True]
+
+
+# ---- what this machine refuses is no fault of a record
+
+
+def refuse(error):
+    def call(*_, **__):
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        ("tempfile.mkdtemp", OSError(28, ""), "No space left on device; free some space"),
+        ("tempfile.mkdtemp", FileNotFoundError(2, "No usable folder"), "name a folder"),
+        ("zipfile.ZipFile.extractall", OSError(27, "", "x"), "File too large (x); free some space"),
+        ("zipfile.ZipFile.extractall", OSError(30, "", "x"), "Read-only file system (x); free"),
+        ("lib.record.verify.sha256", OSError(13, "", "x"), "Permission denied (x); give yourself"),
+        ("lib.record.verify.sha256", OSError(24, "", "x"), "Too many open files (x); allow more"),
+        ("lib.record.verify.sha256", OSError(5, "", "x"), "Input/output error (x); try again"),
+        ("lib.record.verify.measures_of", MemoryError(), "Cannot allocate memory; end other"),
+        (
+            "lib.record.verify.analyse",
+            RuntimeError("can't allocate memory: 8"),
+            "end other programs",
+        ),
+        ("subprocess.run", OSError(11, ""), "Resource temporarily unavailable; end other"),
+    ],
+)
+def test_what_this_machine_refuses_is_told_with_a_status_of_its_own(
+    place, error, said, monkeypatch, capsys
+):
+    monkeypatch.setattr(f"{verify.__module__}.ProcessPoolExecutor", refuse(OSError(13, "no shm")))
+    monkeypatch.setattr(place, refuse(error))
+    study = "trained" if place == "subprocess.run" else "modern-gpu"
+    archive._unpacked.cache_clear()
+    assert verify([study], nowhere) == 5
+    text = capsys.readouterr().out
+    assert f"{study}: could not be verified here: " in text
+    assert said in text
+    assert "FAULTY" not in text
+    assert "as published" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "", "x.parquet"), "it cannot be read: FileNotFoundError"),
+        (IsADirectoryError(21, "", "x.parquet"), "it cannot be read: IsADirectoryError"),
+        (OSError("Unexpected end of stream"), "it cannot be read: OSError"),  # as pyarrow has it
+    ],
+)
+def test_a_file_that_is_missing_or_broken_is_a_fault(error, said, monkeypatch):
+    monkeypatch.setattr("lib.record.verify.read_raw", refuse(error))
+    report = verify_record(Record("modern-gpu"), nowhere)
+    assert (report.faults[0].startswith(said), report.refused, report.status) == (True, "", 1)
+
+
+def nowhere(*_):
+    return None
+
+
+def killed(config, seed, steps):
+    """Be killed at a run of modern-gpu."""
+    if (seed, steps) in {(run["seed"], run["steps"]) for run in Record("modern-gpu").runs}:
+        os.kill(os.getpid(), 9)
+
+
+def test_no_outcome_is_lost_with_a_process_that_is_killed_or_without_a_pool(monkeypatch, capsys):
+    assert verify(["modern-gpu", "texts"], killed) == 5
+    one, other = capsys.readouterr().out.split("texts: ", 1)
+    assert (
+        one
+        == "modern-gpu: could not be verified here: its process was killed; end other programs\n"
+    )
+    assert other.startswith("as published")
+    monkeypatch.setattr(f"{verify.__module__}.ProcessPoolExecutor", refuse(OSError(13, "no shm")))
+    assert verify(["modern-gpu", "nowhere"], nowhere) == 1
+    text = capsys.readouterr().out
+    assert "modern-gpu: as published" in text
+    assert "nowhere: FAULTY" in text
+
+
+def test_a_folder_that_cannot_be_listed_is_no_missing_file(monkeypatch):
+    record, files = Record("trained"), Record.files.fget
+    monkeypatch.setattr(Record, "files", property(lambda of: dict([*files(of).items()][3:])))
+    report = verify_record(record, nowhere)
+    assert (report.faults, report.refused[:17]) == ([], "Permission denied")

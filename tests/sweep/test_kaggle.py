@@ -106,8 +106,11 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
     twice = run_tiny(home, "import", str(more), str(packed)).stdout.splitlines()
     assert twice == [
         "tiny: imported, papers/paper/record/tiny/",
-        "tiny.zip: 'tiny' is in runs/ or in the record already",
+        "tiny: imported before, papers/paper/record/tiny/",
     ]
+    (home / "runs" / "tiny" / "verdict.json").write_text("{}", "utf-8")
+    said = run_tiny(home, "import", str(packed)).stdout
+    assert said == "tiny.zip: 'tiny' is in runs/ or in the record already\n"
     assert not [*(home / "runs").rglob("evil.yaml")]
     verified = json.loads(run_tiny(home, "verify").stdout.splitlines()[-1])
     assert verified["paper"]["faults"] == []

@@ -449,6 +449,56 @@ def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(runs
     assert found == dict.fromkeys(("01_data.json", "03_analysis.json"), said)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "notebook"),
+    [
+        ("verdict.json", "03_analysis"),
+        ("figures/loss.png", "04_figures"),
+        ("figures/effects.pdf", "04_figures"),
+        ("03_analysis.ipynb", "03_analysis"),
+        ("suite/*/*.jsonl", "01_data"),
+    ],
+)
+@pytest.mark.parametrize("damage", [cut, Path.unlink])
+def test_what_a_notebook_left_is_made_again_where_it_is_lost_or_changed(
+    name, notebook, damage, runs
+):
+    assert reasons(smoke()) == {}
+    path = min((runs / "smoke").glob(name))
+    if path.suffix == ".ipynb":
+        path.write_text(path.read_text("utf-8").replace("0.", "1."), "utf-8")
+    else:
+        damage(path)
+    (found, said), *later = reasons(smoke()).items()
+    assert found == f"{notebook}.json"
+    assert {each for each, _ in later} <= {"04_figures.json"}  # which reads the verdict
+    assert said.startswith(path.relative_to(runs / "smoke").as_posix())
+
+
+@pytest.mark.slow
+def test_another_result_makes_the_analysis_and_figures_stale(runs, monkeypatch):
+    path = runs / "smoke/none/seed-0/result.json"
+    path.write_text(path.read_text("utf-8").replace('"seconds"', ' "seconds"'), "utf-8")
+    said = "results changed: executed again"
+    assert reasons(smoke()) == {"03_analysis.json": said, "04_figures.json": said}
+
+
+@pytest.mark.slow
+def test_a_lost_verdict_and_an_exchanged_figure_heal_on_the_same_command(copy):
+    figures, folder = copy.root / "papers/smoke/figures/smoke", copy.root / "runs/smoke"
+    before = {path: path.read_bytes() for path in figures.iterdir()}
+    (folder / "verdict.json").unlink()
+    shutil.copyfile(folder / "figures/effects.png", folder / "figures/loss.png")
+    shutil.rmtree(folder / "suite")
+    status, text = copy.run_all("smoke")
+    assert (status, "0/0 runs" in text or "No run is missing" in text) == (0, True), text
+    status, text = copy.run_all("verify", "smoke")
+    assert (status, "smoke: as published" in text) == (0, True), text
+    assert {path: path.read_bytes() for path in figures.iterdir()} == before
+    assert {"verdict.json", "suite"} <= {path.name for path in folder.iterdir()}
+
+
 # ---- parts of it
 
 
