@@ -84,7 +84,7 @@ def require_same_plan(study: Study) -> None:
     begun = [made for made in _begun(study.name) if made[0] != (plan and plan.hash)]
     require_plan_of_runs(study, begun)
     # A published plan has the hash that it was published with, whatever its file says now.
-    content = plan and Plan.content_hash(read_yaml(PLANS / str(study.plan)))
+    content = Plan.content_hash(read_yaml(PLANS / study.plan)) if study.plan else None
     for path in PAPERS.glob(f"*/record/{study.name}*"):
         if path.stem == study.name:
             was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))

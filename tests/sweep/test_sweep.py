@@ -156,7 +156,7 @@ def test_a_dry_run_tells_and_runs_nothing(tree):
     tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"  # profiles are given as words
     status, text = tree.run_all("params/smoke.yaml", "-n")
     assert status == 0, text
-    assert len(re.findall(r"^train_\d +1$", text, re.MULTILINE)) == 4
+    assert set(re.findall(r"^(train_\d) +1$", text, re.M)) == {f"train_{i}" for i in range(4)}
     assert not (tree.root / "runs").exists()
 
 
