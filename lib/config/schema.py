@@ -53,10 +53,6 @@ TRAIN_SHARE = 0.9
 """Leading share of a corpus that is for training; the rest is held out."""
 GRAM = 24
 """Characters that a question may not have in common with the training part."""
-REINJECTION = {"resid_lambda": (1.15, 1.05, 1.25), "x0_lambda": (0.20, 0.05, 125.0)}
-"""What the multiples of `embedding_reinjected` start at in the first and in the last block, evenly
-spaced between, and their learning rates as multiples of `learning_rate`: nanochat's, there 0.005
-and 0.5 beside 0.004 for the output projection."""
 
 
 class Section(BaseModel):
@@ -102,10 +98,6 @@ class ModelConfig(Section):
     """Whether the output projection shares its weights with the token embeddings."""
     embedding_norm_on: Literal["sum", "token"] = "sum"
     """What `embedding_norm` reads: token plus position embeddings, or token embeddings alone."""
-    embedding_reinjected: bool = False
-    """Whether each block reads a · stream + b · what block 1 is given, with a and b learned per
-    block (nanochat's resid_lambdas and x0_lambdas; `REINJECTION`). Block 1 is given the embeddings
-    after `embedding_norm`, which with `none` are those that nothing normalized."""
     positions: Literal["learned", "rotary"] = "learned"
     """Position embeddings, or queries and keys turned by their position (arXiv 2104.09864)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"

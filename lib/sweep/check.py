@@ -196,12 +196,10 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
     """Count the bytes on each device at the peak of a step: weights, gradients, AdamW's two moments
     or Muon's one of the matrices in blocks, and activations. Of these a block keeps some
     8 C + b (6 + 2 m) C bytes for each token, with C features, an MLP m times as wide and b bytes
-    per number, 4 C more where it reads the embedding again, and the head (b + 12) V, with V
-    symbols: within a tenth of what torch counts."""
+    per number, and the head (b + 12) V, with V symbols: within a tenth of what torch counts."""
     model, machine = config.model, prepare(config)
     b = 4 if config.training.precision == "fp32" else 2
-    stream = 12 if model.embedding_reinjected else 8
-    block = (stream + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
+    block = (8 + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
     matrices = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
     saved = 4.0 * matrices if config.training.optimizer == "muon" else 0.0
     kept = 4 * model.n_embd if machine.activation_checkpointing else block

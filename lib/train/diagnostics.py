@@ -115,8 +115,8 @@ def _gradient(model: GPT, windows: Tensor, size: int) -> Tensor:
 
 
 def parameter_group(name: str) -> str:
-    """Name the part of the model that a parameter belongs to: wte, wpe, emb_norm, attn, mlp, ln,
-    lm_head, or a multiple of reinjection."""
+    """Return the part of the model that a parameter belongs to: wte, wpe, emb_norm, attn, mlp, ln
+    or lm_head."""
     parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
     if parts[0] == "lm_head":  # a model whose output is not tied to its embeddings
         return "lm_head"

@@ -18,10 +18,7 @@ from lib.config.yaml import ConfigError, UserError
 from lib.train.checkpoint import read_finished
 from lib.train.model import GPT
 
-_FIXED = (
-    *("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap"),
-    "embedding_reinjected",
-)
+_FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
 """What a GPT-2 has as `ModelConfig` has it by default."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 

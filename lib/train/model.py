@@ -6,8 +6,7 @@ H = heads, D = C / H.
 Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
 `transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
 ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
-By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's, whose are the names
-of what reinjects the embedding (`transformer.h.0.resid_lambda`, `transformer.h.0.x0_lambda`).
+By default the model is GPT-2; `ModelConfig` also describes nanochat's.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lib.config.schema import GRADIENT_SHARE, REINJECTION, WPE_STD, ModelConfig
+from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
@@ -186,9 +185,6 @@ class Block(nn.Module):
         self.ln_2 = pre_norm(config)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
-        if config.embedding_reinjected:
-            self.resid_lambda = nn.Parameter(torch.empty(()))
-            self.x0_lambda = nn.Parameter(torch.empty(()))
 
     def forward(
         self,
@@ -196,10 +192,7 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         cache: KVCache | None = None,
         cos_sin: Rotation | None = None,
-        x0: Tensor | None = None,
     ) -> Tensor:
-        if x0 is not None:
-            x = self.resid_lambda * x + self.x0_lambda * x0
         x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, cos_sin))
         return x + self._scaled(self.mlp(self.ln_2(x)))
 
@@ -281,11 +274,6 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        for name, (first, last, _) in REINJECTION.items():
-            multiples = [p for path, p in self.named_parameters() if path.endswith(name)]
-            spaced = torch.linspace(first, last, len(multiples))
-            for multiple, start in zip(multiples, spaced, strict=True):
-                multiple.fill_(start)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. The
@@ -313,9 +301,8 @@ class GPT(nn.Module):
         mask = None  # attention is causal by itself, unless something was read before
         if start:
             mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
-        x0 = x if config.embedding_reinjected else None
         for block in net.h:
-            x = block(x, mask, cache, cos_sin, x0)
+            x = block(x, mask, cache, cos_sin)
         return net.ln_f(x)  # type: ignore[no-any-return]
 
     def recompute_activations(self) -> None:
@@ -364,11 +351,10 @@ class GPT(nn.Module):
 
 def weights_digest(model: GPT, all_weights: bool = False) -> str:
     """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
-    and of reinjection unless `all_weights`."""
+    unless `all_weights`."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        apart = name.startswith("transformer.emb_norm") or name.endswith(tuple(REINJECTION))
-        if all_weights or not apart:
+        if all_weights or not name.startswith("transformer.emb_norm"):
             result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return result.hexdigest()
 
@@ -391,11 +377,9 @@ def optimizer_groups(
     model: GPT, weight_decay: float, embedding_ratio: float = 1.0
 ) -> list[dict[str, Any]]:
     """Split the parameters into groups: weight matrices inside blocks, the first, decay;
-    embeddings, norm gains, biases and multiples of reinjection do not. `ratio` is what a step
-    multiplies a group's learning rate by: where it is not 1 for token and position embeddings, they
-    are a group of their own, and so are the multiples."""
+    embeddings, norm gains and biases do not. `ratio` is what a step multiplies a group's learning
+    rate by: where it is not 1 for token and position embeddings, they are a group of their own."""
     ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
-    ratios |= {name: ratio for name, (_, _, ratio) in REINJECTION.items()}
     groups: dict[Any, Any] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
         in_block = parameter.ndim == 2 and name.startswith("transformer.h.")

@@ -176,7 +176,7 @@ def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch)
 
 WHOLE = [
     {},
-    {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
+    {"n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
     {"optimizer": "muon", "n_embd": 256},
 ]
 

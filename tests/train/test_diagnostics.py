@@ -3,7 +3,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.config.schema import REINJECTION
 from lib.train import diagnostics
 from lib.train.diagnostics import gradient_cosine, mean_cosine, snapshot
 from lib.train.evaluate import score
@@ -70,9 +69,9 @@ GROUPS = ("wte", "wpe", "attn", "mlp", "ln")
 
 
 def test_every_parameter_belongs_to_a_group(corpus):
-    fields = {"embedding_norm": "layernorm", "tied": False, "embedding_reinjected": True}
+    fields = {"embedding_norm": "layernorm", "tied": False}
     model = gpt(corpus.vocab_size, **SMALL, **fields)
-    groups = {*GROUPS, "emb_norm", "lm_head", *REINJECTION}
+    groups = {*GROUPS, "emb_norm", "lm_head"}
     assert {diagnostics.parameter_group(name) for name, _ in model.named_parameters()} == groups
 
 

@@ -48,7 +48,6 @@ WARM = {"warmup_iterations": 3}
         ("model", {"embedding_norm": "scale"}, 9.122289, 4.016522),
         ("model", {"embedding_norm": "grad_shrink"}, 9.118683, 3.915752),
         ("model", NANOCHAT, 1.711039, 4.019519),
-        ("model", NANOCHAT | {"embedding_reinjected": True}, 2.392707, 4.016334),
         ("model", {"dropout": 0.2, "branch_multiplier": 2.0}, 9.101193, 3.914056),
         ("training", CLIPPED, 9.155525, 3.683196),
         ("training", WARM | {"schedule": "warmup_cosine"}, 9.085488, 3.986188),

@@ -30,7 +30,6 @@ CASES = {
     "dropout, so eager": {"model": {"dropout": 0.1}},
     "fp16, so eager": {"training": {"precision": "fp16"}},
     "Muon, so eager": {"training": COSINE | {"optimizer": "muon"}},
-    "reinjected": {"model": NANOCHAT | {"embedding_reinjected": True}, "training": COSINE},
     "diverges": {"training": {"learning_rate": 1e6}},
 }
 

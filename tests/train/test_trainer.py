@@ -28,9 +28,7 @@ from tests.train.samples import assert_same, killed_at, train
     ("step", "optimizer"), [(1, "adamw"), (5, "adamw"), (7, "adamw"), (12, "adamw"), (7, "muon")]
 )
 def test_a_killed_run_continues_to_the_same_bits(step, optimizer, tiny, corpus, tmp_path):
-    """That of Muon with embeddings reinjected."""
-    reinjected = change(tiny, "model", embedding_reinjected=optimizer == "muon")
-    config = change(reinjected, "training", optimizer=optimizer)
+    config = change(tiny, "training", optimizer=optimizer)
     with killed_at(step):
         train(config, corpus, 0, tmp_path / "run")
     resumed = train(config, corpus, 0, tmp_path / "run")
