@@ -31,8 +31,8 @@ from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
 from lib.train.diagnostics import evenly_spaced_windows
-from lib.train.machine import execution_environment, peak_flops
-from lib.train.model import GPT, count_parameters, flops_per_token, weights_digest
+from lib.train.machine import execution_environment
+from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
@@ -353,10 +353,6 @@ def measure(run: Trainer) -> Measurement:
     rate = run.rows[-1]["tokens"] / result.seconds["training"]
     result.throughput["training_tokens_per_second"] = rate
     result.throughput["peak_memory"] = run.peak_memory / 1e9
-    if peak := peak_flops(run.provenance.machine.device_name, config.training.precision):
-        needed = flops_per_token(config.model, corpus.vocab_size, count_parameters(run.model))
-        utilisation = rate * needed / (peak * run.machine.processes)
-        result.throughput["model_flop_utilisation"] = utilisation
     if run.diverged_at is not None:
         result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
         return result

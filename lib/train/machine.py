@@ -30,15 +30,6 @@ Update = Callable[[Tensor, Tensor], Tensor]
 GPU_EVALUATION = 32_768
 """Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_HOPPER = {"fp32": 67e12, "bf16": 989e12, "fp16": 989e12}
-PEAK_FLOPS = {
-    "Tesla T4": {"fp32": 8.1e12, "fp16": 65e12},
-    "A100": {"fp32": 19.5e12, "bf16": 312e12, "fp16": 312e12},
-    "H100 80GB HBM3": _HOPPER,
-    "H200": _HOPPER,
-}
-"""Part of a GPU's name in torch → FLOP/s of dense matrix products by precision, without TF32, by
-its data sheet."""
 
 
 def choose_device(requested: str) -> str:
@@ -206,14 +197,6 @@ def require_devices(machine: Machine) -> None:
             f"machine.processes: {machine.processes} is more than the {devices} devices of this "
             f"machine; use auto or at most {devices}"
         )
-
-
-def peak_flops(device_name: str, precision: str) -> float | None:
-    """Return a GPU's FLOP/s by its data sheet; None for one that `PEAK_FLOPS` does not list."""
-    for name, peaks in PEAK_FLOPS.items():
-        if name in device_name:
-            return peaks.get(precision)
-    return None
 
 
 def peak_memory(device: str) -> int:

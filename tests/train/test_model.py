@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib.train import model as models
 from lib.train.machine import random_stream
 from lib.train.model import KVCache, count_parameters, flops_per_token, optimizer_groups
 from tests.train.samples import gpt
