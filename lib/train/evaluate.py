@@ -4,7 +4,6 @@ One pass over held-out text gives the scores of every character, whether probabi
 they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness asks its tasks.
 """
 
-import math
 import tempfile
 import time
 from collections import defaultdict
@@ -30,6 +29,7 @@ from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
+from lib.train.calibration import Tempering, calibrate
 from lib.train.diagnostics import evenly_spaced_windows
 from lib.train.machine import execution_environment
 from lib.train.model import GPT, count_parameters, weights_digest
@@ -38,12 +38,6 @@ from lib.train.trainer import Trainer
 Array = NDArray[Any]
 SAMPLED_POSITIONS = 512
 """Evenly spaced predictions whose logits are kept for quantiles."""
-N_BINS = 15
-"""Bins of Guo et al. 2017 (arXiv 1706.04599)."""
-TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
-INVERSE_TEMPERATURES = np.geomspace(1 / 20, 20, 27)
-"""Between them the slope of the loss is interpolated, to 2e-5 of a temperature."""
-NULL_REPETITIONS = 50
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -63,75 +57,6 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         "correct": logits.argmax(dim=-1) == target,
         "brier": squares - 2 * probability.gather(1, index)[:, 0] + 1,
     }
-
-
-class Tempering:
-    """Log-likelihood and confidence of test at several temperatures, one of them fitted on dev.
-
-    It reads logits in the order of the text, each once. Dev comes first and leaves sums, so the
-    temperature that minimises its loss (Guo et al. 2017, section 4.2) is known when test begins.
-    """
-
-    def __init__(self, n_dev: int) -> None:
-        self.n_dev, self.n_read = n_dev, 0
-        self.temperature = math.nan
-        """The fitted one, once test has begun."""
-        self._slopes = torch.zeros(2, len(INVERSE_TEMPERATURES), dtype=torch.float64)
-        self._test: dict[float, list[Tensor]] = defaultdict(list)
-
-    def read(self, logits: Tensor, target: Tensor) -> None:
-        """Read the next predictions: logits (n, V) and right symbols (n,)."""
-        dev = max(0, min(len(target), self.n_dev - self.n_read))
-        self.n_read += len(target)
-        below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
-        right = below.gather(1, target[:, None])[:, 0].double()
-        if dev:
-            self._slopes = self._slopes.to(below.device) + _slopes(below[:dev], right[:dev])
-        if dev == len(target):
-            return
-        if math.isnan(self.temperature):
-            self.temperature = fitted_temperature(*self._slopes.cpu().numpy())
-        for temperature in (*TEMPERATURES, self.temperature):
-            total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
-            log_likelihood = right[dev:] / temperature - total.log()
-            self._test[temperature].append(torch.stack([log_likelihood, 1 / total]))
-
-    def of_test(self) -> dict[float, Array]:
-        """Return, by temperature, log-likelihood and confidence of each test prediction."""
-        return {t: torch.cat(parts, dim=-1).cpu().numpy() for t, parts in self._test.items()}
-
-
-def _slopes(below: Tensor, target_logit: Tensor) -> Tensor:
-    """Sum the first and second derivative of each loss by log b, at each inverse temperature b,
-    from logits below the largest, (n, V), and those of the right symbols, (n,); (2, b)."""
-    columns = []
-    for b in INVERSE_TEMPERATURES.tolist():
-        weight = (b * below).exp()
-        total = weight.sum(dim=-1, dtype=torch.float64)
-        mean = (weight * below).sum(dim=-1, dtype=torch.float64) / total
-        square = (weight * below.square()).sum(dim=-1, dtype=torch.float64) / total
-        first = b * (mean - target_logit).sum()
-        second = first + b * b * (square - mean.square()).sum()
-        columns.append(torch.stack([first, second]))
-    return torch.stack(columns, dim=1)
-
-
-def fitted_temperature(first: Array, second: Array) -> float:
-    """Return the temperature of the lowest loss, from the loss's derivatives by the logarithm of
-    `INVERSE_TEMPERATURES`. In the inverse temperature the loss is convex, so its slope has one
-    zero, or none between 1/20 and 20, and then one of these is returned."""
-    from scipy.interpolate import CubicHermiteSpline  # half a second, spared to who trains alone
-    from scipy.optimize import brentq
-
-    log_b = np.log(INVERSE_TEMPERATURES)
-    if first[0] > 0:
-        return float(1 / INVERSE_TEMPERATURES[0])
-    if first[-1] <= 0:
-        return float(1 / INVERSE_TEMPERATURES[-1])
-    slope = CubicHermiteSpline(log_b, first, second)
-    i = int(np.argmax(first > 0))
-    root = brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)
-    return float(np.exp(-root))
 
 
 @dataclass(frozen=True)
@@ -155,7 +80,7 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
     and the first of a window from one; the last window may be shorter. What is on the device stays
-    there to the end, so that the host waits once, and once for `tempering`.
+    there to the end, so that the host waits once, and for the fit of `tempering`.
     """
     device = model.transformer.wte.weight.device
     ids = ids.to(device)
@@ -179,8 +104,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
             scored = {"confidence": (top - total).exp(), "largest_logit": top}
             for name, column in (scored | per_character(logits, target)).items():
                 columns[name].append(column)
-            if tempering:
-                tempering.read(logits, target)
+        if tempering:
+            tempering.read(hidden, targets)
         norms = model.transformer.embed(x).norm(dim=-1)
         columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
@@ -246,68 +171,6 @@ def logit_quantiles(scores: Scores) -> pd.DataFrame:
     return table
 
 
-def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
-    """Number the bin of each prediction (N,), each holding as many (± 1), by rising confidence."""
-    bins = np.empty(len(confidence), dtype=np.int64)
-    order = np.argsort(confidence, kind="stable")
-    for number, members in enumerate(np.array_split(order, n_bins)):
-        bins[members] = number
-    return bins
-
-
-def equal_width_bins(confidence: Array) -> Array:
-    """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
-    left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
-    bins: Array = np.ceil(confidence * N_BINS).astype(np.int64) - 1
-    return bins.clip(0, N_BINS - 1)
-
-
-def reliability(confidence: Array, correct: Array, bins: Array) -> pd.DataFrame:
-    """Give one row per occupied bin: bin, n, and the sums of confidence and of correct
-    predictions."""
-    n = np.bincount(bins)
-    table = pd.DataFrame({"bin": np.arange(len(n)), "n": n})
-    table["confidence"] = np.bincount(bins, confidence)
-    table["correct"] = np.bincount(bins, correct).astype(int)
-    return table[n > 0].reset_index(drop=True)
-
-
-def null_ece(confidence: Array, bins: Array, generator: np.random.Generator) -> float:
-    """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
-    average: finite bins are noisy."""
-    values = []
-    for _ in range(NULL_REPETITIONS):
-        correct = generator.random(len(confidence)) < confidence
-        values.append(results.expected_calibration_error(reliability(confidence, correct, bins)))
-    return float(np.mean(values))
-
-
-def calibrate(
-    scores: Scores, tempering: Tempering, generator: np.random.Generator
-) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """Measure calibration of predictions that `score` made, and `tempering` read. Return
-
-    - measures that bins do not tell: ece_null over all held-out characters; temperature, fitted on
-      dev; nll_test_tempered, the test loss at that temperature;
-    - `reliability` by each of `lib.results.BINNINGS`, one below the other;
-    - test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins).
-    """
-    correct, confidence = scores.columns["correct"], scores.confidence
-    fitted, bins = tempering.temperature, equal_mass_bins(confidence)
-    nll, in_test = {}, {}
-    for t, (log, sure) in sorted(tempering.of_test().items()):
-        nll[t] = -float(log.mean())
-        in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
-    ece = [results.expected_calibration_error(table) for table in in_test.values()]
-    temperatures = pd.DataFrame({"temperature": list(nll), "nll": list(nll.values()), "ece": ece})
-    tables = [reliability(confidence, correct, of) for of in (bins, equal_width_bins(confidence))]
-    tables += [in_test[1.0], in_test[fitted]]
-    named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
-    null = null_ece(confidence, bins, generator)
-    measures = {"ece_null": null, "temperature": fitted, "nll_test_tempered": nll[fitted]}
-    return measures, pd.concat(named, ignore_index=True), temperatures
-
-
 @dataclass
 class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
@@ -360,14 +223,15 @@ def measure(run: Trainer) -> Measurement:
     model, block_size = run.model, config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        tempering = Tempering(len(corpus.dev) - 1)
+        tempering = Tempering(model.logits_in_parts, len(corpus.dev) - 1)
         scores = score(model, corpus.heldout, batch_size, tempering)
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
     with result.timed("calibration"):
         generator = np.random.default_rng([run.provenance.seed, 0])
-        calibrated = calibrate(scores, tempering, generator)
-        calibration, result.raw["bins"], result.tables["temperatures"] = calibrated
+        calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
+            scores.confidence, scores.columns["correct"], tempering, generator
+        )
         columns = dict(scores.columns)
         if corpus.unit == "tokens":
             columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]

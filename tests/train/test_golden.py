@@ -18,7 +18,7 @@ MEASURES = {
     "brier": 0.9765700632630349,
     "embedding_norm": 0.12220790921577013,
     "ece": 0.08768141075766343,
-    "temperature": 0.13619390393551586,
+    "temperature": 0.13618927305877274,
     "nll_test_tempered": 3.354583663630623,
     "grad_norm": 1.0159562826156616,
     "gradient_cosine": 0.35996760924657184,
