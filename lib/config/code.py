@@ -39,6 +39,8 @@ TRAIN_FILES = (
     *("lib/data/text.py", "lib/data/tokens.py"),
     *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
     *("lib/train/machine.py", "lib/train/distributed.py"),
+    "lib/train/graph.py",
+    "lib/train/optim.py",
 )
 """What decides weights, and the curve that is taken while they are trained."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")

@@ -73,11 +73,12 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
 def _require_equal_texts(study: Study) -> None:
     """Raise ConfigError where tokenizers part one source into other texts, as characters part
     documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
-    first, acting = dict[str, CorpusConfig](), dict[str, str]()
+    first, configs = dict[str, CorpusConfig](), dict[str, str]()
     for arm in study.arms():
-        content, corpus = arm.config.acting(), corpus_of(arm.config.corpus)
+        content = arm.config.model_dump(exclude={"machine"})
+        corpus = corpus_of(arm.config.corpus)
         content["corpus"] = corpus.sha256, len(corpus.train), corpus.tokenizer.sha256
-        same = acting.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
+        same = configs.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
         if same != arm.id:
             raise ConfigError(f"factors: {same} and {arm.id} read one text; leave one of them out")
     for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):

@@ -7,26 +7,23 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lib.config.code import git_state, measure_key, start_up_files, variables
 from lib.config.io import cores
 from lib.config.schema import Machine, RunConfig
 from lib.config.yaml import ConfigError
 from lib.results import MachineFacts
+from lib.train.graph import why_eager
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-Update = Callable[[Tensor, Tensor], Tensor]
-"""Inputs and targets, (B, T) each → what is noted of the update, a vector on the device."""
 GPU_EVALUATION = 32_768
 """Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -94,60 +91,6 @@ def prepare(config: RunConfig) -> Machine:
         "graph": device == "cuda" and settings.graph == "auto" and not why_eager(config, processes),
     }
     return Machine.model_validate(settings.model_dump() | resolved)
-
-
-def why_eager(config: RunConfig, processes: int) -> str:
-    """Name what of a run no CUDA graph holds: what draws numbers of its own each time, looks at the
-    device (Muon reads its rate as a number), waits for other processes, or runs a part of the model
-    twice; "" for a run that one can hold."""
-    reasons = {
-        "dropout": config.model.dropout > 0,
-        "fp16": config.training.precision == "fp16",
-        "Muon": config.training.optimizer == "muon",
-        "several processes": processes > 1,
-        "activation checkpointing": config.machine.activation_checkpointing,
-    }
-    return ", ".join(reason for reason, is_so in reasons.items() if is_so)
-
-
-class StepGraph:
-    """The device's part of a training step, which is captured once as a CUDA graph and replayed
-    from then on: one launch in place of some 300 (PyTorch, "CUDA semantics": whole-network
-    capture).
-
-    The first steps are made as usual, on the stream of the capture, and count as any step: in them
-    libraries allocate, and the optimizer makes its state. A capture executes nothing. Inputs are
-    copied to where the graph reads them, and what it returns is copied from where the next replay
-    overwrites it.
-    """
-
-    WARM_UP = 3
-
-    def __init__(self, update: Update, optimizer: torch.optim.Optimizer) -> None:
-        self.update = update
-        self.optimizer = optimizer
-        self.stream, self.calls = torch.cuda.Stream(), 0  # type: ignore[no-untyped-call]
-        self.graph = torch.cuda.CUDAGraph()
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Make a step on a batch of inputs and targets, (B, T) each; return its notes."""
-        self.calls += 1
-        if self.calls <= self.WARM_UP:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                notes = self.update(x, y)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return notes
-        if self.calls == self.WARM_UP + 1:
-            self.x, self.y = x.clone(), y.clone()
-            for group in self.optimizer.param_groups:
-                group["capturable"] = True
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.notes = self.update(self.x, self.y)
-        self.x.copy_(x)
-        self.y.copy_(y)
-        self.graph.replay()
-        return self.notes.clone()
 
 
 def describe(machine: Machine) -> MachineFacts:

@@ -371,22 +371,3 @@ def flops_per_token(config: ModelConfig, vocab_size: int, parameters: int) -> fl
     positions = config.block_size if config.positions == "learned" else 0
     looked_up = config.n_embd * (positions + (0 if config.tied else vocab_size))
     return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * config.block_size
-
-
-def optimizer_groups(
-    model: GPT, weight_decay: float, embedding_ratio: float = 1.0
-) -> list[dict[str, Any]]:
-    """Split the parameters into groups: weight matrices inside blocks, the first, decay;
-    embeddings, norm gains and biases do not. `ratio` is what a step multiplies a group's learning
-    rate by: where it is not 1 for token and position embeddings, they are a group of their own."""
-    ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
-    groups: dict[Any, Any] = {(True, 1.0): [], (False, 1.0): []}
-    for name, parameter in model.named_parameters():
-        in_block = parameter.ndim == 2 and name.startswith("transformer.h.")
-        ratio = math.prod(ratios.get(part, 1.0) for part in name.split("."))
-        groups.setdefault((in_block, ratio), []).append(parameter)
-    return [
-        {"params": members, "weight_decay": weight_decay if in_block else 0.0, "ratio": ratio}
-        for (in_block, ratio), members in groups.items()
-        if members
-    ]

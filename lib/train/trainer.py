@@ -6,7 +6,6 @@ the evaluation cadence changes what is trained on.
 """
 
 import hashlib
-import inspect
 import math
 import os
 import signal
@@ -27,12 +26,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.config.code import TRAIN_FILES, git_state, require_unedited, train_key
 from lib.config.io import write_json
 from lib.config.plan import read_plan
-from lib.config.schema import ModelConfig, RunConfig, learning_rate
+from lib.config.schema import ModelConfig, RunConfig
 from lib.config.study import Arm, Study
 from lib.config.yaml import ConfigError
 from lib.data.text import Corpus, load_corpus, sample_batch
 from lib.results import Provenance
-from lib.train import checkpoint, distributed, machine
+from lib.train import checkpoint, distributed, graph, machine
 from lib.train.diagnostics import (
     embedding_updates,
     evenly_spaced_windows,
@@ -42,7 +41,8 @@ from lib.train.diagnostics import (
 )
 from lib.train.distributed import Report, Row
 from lib.train.machine import random_stream
-from lib.train.model import GPT, optimizer_groups, weights_digest
+from lib.train.model import GPT, weights_digest
+from lib.train.optim import get_lr, make_optimizers
 
 PROVENANCE = "provenance.json"
 """In a run's folder, from before the first step on."""
@@ -97,7 +97,7 @@ def train(
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
         if run.device == "cuda" and not run.machine.graph:
-            reason = machine.why_eager(config, run.machine.processes) or "machine.graph is false"
+            reason = graph.why_eager(config, run.machine.processes) or "machine.graph is false"
             print(f"Trained without a CUDA graph: {reason}")
         write_json(folder / PROVENANCE, run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
@@ -113,28 +113,6 @@ def train(
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
     return run
-
-
-class Uncompiled(torch.optim.Optimizer):
-    """PyTorch's own, without the wrappers by which it imports the compiler, a second of every run;
-    the step itself is never compiled."""
-
-    found_inf: Tensor
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
-
-
-class AdamW(Uncompiled, torch.optim.AdamW):
-    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
-
-
-class Muon(Uncompiled, torch.optim.Muon):
-    """Steps where `found_inf` is 0, as fused AdamW does, but the host must look at it first."""
-
-    def step(self) -> None:  # type: ignore[override]
-        if not self.found_inf:
-            super().step()  # type: ignore[no-untyped-call]
 
 
 class Trainer:
@@ -167,15 +145,9 @@ class Trainer:
         self.forward: nn.Module = self.model
         if self.machine.compile:
             self.forward = torch.compile(self.model)  # type: ignore[assignment]
-        ratio = training.embedding_learning_rate_ratio
-        groups = optimizer_groups(self.model, training.weight_decay, ratio)
-        self.optimizers: list[Uncompiled] = []
-        if training.optimizer == "muon":
-            matrices = groups.pop(0) | {"ratio": training.muon_learning_rate_ratio}
-            self.optimizers.append(Muon([matrices], adjust_lr_fn="match_rms_adamw"))
-        betas = training.beta1, training.beta2
-        self.optimizer = AdamW(groups, betas=betas, eps=training.eps, fused=True)
-        self.optimizers.append(self.optimizer)
+        self.optimizers = make_optimizers(self.model, training)
+        self.optimizer = self.optimizers[-1]
+        """AdamW, which has all parameters or, beside Muon, all but the matrices in blocks."""
         self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
         self.batch_stream = random_stream(seed, "batches")
         self.dev = evenly_spaced_windows(corpus.dev, config.evaluation.dev_windows, block_size)
@@ -205,9 +177,9 @@ class Trainer:
         self.load()
         self.from_checkpoint = self.finished
         """Whether training was complete before this execution."""
-        self.update_on_device: machine.Update = self.update
+        self.update_on_device: graph.Update = self.update
         if self.machine.graph:
-            self.update_on_device = machine.StepGraph(self.update, self.optimizer)
+            self.update_on_device = graph.StepGraph(self.update, self.optimizer)
 
     @property
     def finished(self) -> bool:
@@ -265,7 +237,7 @@ class Trainer:
         """Make one update: set the rate, draw a batch, and have the device do the rest. Nothing
         here waits for the device, unless Muon does."""
         started, training, model = time.perf_counter(), self.config.training, self.config.model
-        rate = learning_rate(training, self.step)
+        rate = get_lr(training, self.step)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 own = rate * group["ratio"]

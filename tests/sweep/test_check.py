@@ -20,7 +20,8 @@ from lib.data.suite import INSTALL
 from lib.sweep import check
 from lib.sweep.check import Size, estimate, load_and_check, memory, power, shortened, size_of
 from lib.train.machine import autocast, prepare, random_stream
-from lib.train.model import GPT, count_parameters, optimizer_groups
+from lib.train.model import GPT, count_parameters
+from lib.train.optim import optimizer_groups
 from tests.conftest import TINY
 from tests.stats.decay import decay_study
 from tests.train.samples import own_task

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from lib.train import diagnostics
 from lib.train.diagnostics import gradient_cosine, mean_cosine, snapshot
 from lib.train.evaluate import score
-from lib.train.model import optimizer_groups
+from lib.train.optim import optimizer_groups
 from tests.train.samples import gpt
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}

@@ -25,7 +25,8 @@ import torch
 from torch.nn import functional as F
 
 from lib.train.machine import random_stream
-from lib.train.model import count_parameters, optimizer_groups
+from lib.train.model import count_parameters
+from lib.train.optim import optimizer_groups
 from tests.conftest import change
 from tests.train.samples import gpt, train
 

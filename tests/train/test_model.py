@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.train.machine import random_stream
-from lib.train.model import KVCache, count_parameters, flops_per_token, optimizer_groups
+from lib.train.model import KVCache, count_parameters, flops_per_token
+from lib.train.optim import optimizer_groups
 from tests.train.samples import gpt
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
