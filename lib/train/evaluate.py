@@ -1,7 +1,7 @@
-"""All that is measured of a trained model: what a training notebook shows and a result keeps.
+"""Measure a trained model: all that a training notebook shows and a result keeps.
 
-One pass over held-out text gives the scores of every character, whether probabilities mean what
-they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness asks its tasks.
+One pass over held-out text scores every character: loss, accuracy, Brier score, calibration, norms
+and logits. Then the LM-Eval harness asks its tasks.
 """
 
 import tempfile
@@ -114,7 +114,7 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
-    """Mean loss per length of context, over all whole windows of the text behind `scores`.
+    """Return the mean loss per length of context, over all whole windows that were scored.
 
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
@@ -127,8 +127,8 @@ def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
 
 
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Loss (nats) in windows of only 16, 32, 64, … characters, up to and including the context: the
-    mean over the heads of all windows."""
+    """Return the loss (nats) in windows of only 16, 32, 64, … characters, up to the context: the
+    mean over the beginnings of all windows."""
     full = len(by_position)
     lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
     losses = [by_position["position_loss"][:length].mean() for length in lengths]
@@ -137,7 +137,8 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 @torch.no_grad()
 def inference_throughput(model: GPT, ids: Tensor, batch_size: int) -> float:
-    """Characters per second of forward passes over `batch_size` full windows; the median pass."""
+    """Return characters per second of forward passes over `batch_size` full windows, by the median
+    pass."""
     windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)
     windows = windows.to(model.transformer.wte.weight.device)
     targets, seconds = windows[:, 1:].flatten(), []
@@ -162,8 +163,8 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
 
 
 def logit_quantiles(scores: Scores) -> pd.DataFrame:
-    """Describe the distribution of logits: quantiles over all those of a fixed sample of
-    predictions, and of the largest one of every prediction."""
+    """Return quantiles of the logits of a fixed sample of predictions, and of the largest logit of
+    every prediction."""
     probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
     table = pd.DataFrame({"quantile": probabilities})
     table["logit"] = np.quantile(scores.sampled_logits, probabilities)
@@ -213,8 +214,8 @@ def measure(run: Trainer) -> Measurement:
         result.notes.append(f"fp16 overflowed: {skipped} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
-    rate = run.rows[-1]["tokens"] / result.seconds["training"]
-    result.throughput["training_tokens_per_second"] = rate
+    speed = run.rows[-1]["tokens"] / result.seconds["training"]
+    result.throughput["training_tokens_per_second"] = speed
     result.throughput["peak_memory"] = run.peak_memory / 1e9
     if run.diverged_at is not None:
         result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
@@ -241,53 +242,60 @@ def measure(run: Trainer) -> Measurement:
         classes = norm_by_token_class(corpus, corpus.heldout[:-1], norms)
         result.tables["token_classes"] = classes
         result.tables["logits"] = logit_quantiles(scores)
-        for name, size in (("_batch_1", 1), ("", batch_size)):
-            rate = inference_throughput(model, corpus.heldout, size)
-            result.throughput[f"inference_tokens_per_second{name}"] = rate
+        alone = inference_throughput(model, corpus.heldout, batch_size=1)
+        batched = inference_throughput(model, corpus.heldout, batch_size)
+        result.throughput["inference_tokens_per_second_batch_1"] = alone
+        result.throughput["inference_tokens_per_second"] = batched
     ask_tasks(result, run)
     result.measures |= results.measures_of(result.raw) | calibration
     return result
 
 
 def ask_tasks(result: Measurement, run: Trainer) -> None:
-    """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
-    evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
-    n_items = evaluation.items_per_task
-    wanted = {"task suite": n_items != 0, "stock tasks": bool(evaluation.tasks)}
-    if not wanted["task suite"]:
+    """Ask the suite and stock tasks, if the study wants them and the harness is installed."""
+    evaluation = run.config.evaluation
+    wants_suite = evaluation.items_per_task != 0
+    wants_stock_tasks = bool(evaluation.tasks)
+    if not wants_suite:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
+    if wants_suite and not has_harness():
+        result.notes.append(f"task suite left out: {INSTALL}")
+    if wants_stock_tasks and not has_harness():
+        result.notes.append(f"stock tasks left out: {INSTALL}")
     if not has_harness():
-        result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
-    if wanted["task suite"]:
-        from lib.train.lm_eval import evaluate_suite  # imports the harness
+    batch_size = run.machine.evaluation_batch_size
+    if wants_suite:
+        from lib.train.lm_eval import evaluate_suite  # imports the harness: a second
 
         with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
-            size = run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, n_items, size, Path(temporary))
-            answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
-            result.tables["tasks"], result.raw["items"], overflows = answers
-            result.suite_hash = suite["hash"]
-            macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
-            result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
-    if wanted["stock tasks"]:
+            n_items, block_size = evaluation.items_per_task, run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, n_items, block_size, Path(temporary))
+            tasks, items, overflows = evaluate_suite(run.model, run.corpus, folder, batch_size)
+        result.tables["tasks"] = tasks
+        result.raw["items"] = items
+        result.suite_hash = suite["hash"]
+        result.measures["macro_accuracy_zero_shot"] = None  # stays so if no task fits
+        result.measures["macro_accuracy_few_shot"] = None
+        result.measures["suite_overflows"] = overflows
+    if wants_stock_tasks:
         from lib.train.lm_eval import evaluate_tasks
 
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
-            result.tables["stock_tasks"], result.raw[results.STOCK] = tables
+        result.tables["stock_tasks"], result.raw[results.STOCK] = tables
 
 
 def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> results.RunResult:
-    """Write a run's raw files, and then, last, its result; return the result. UserError where the
-    code of measures was edited since it was imported."""
+    """Write a run's raw files, then its result, and return the result. Raises UserError if the code
+    of measures was edited after it was imported."""
     require_unedited(measure_files())
     seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)
-    paths = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
-    environment = execution_environment(run.machine)
-    executed = results.Execution(from_checkpoint=run.from_checkpoint, **environment)
-    origin = {"trained": run.provenance, "executed": executed}
+    files = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
+    executed = results.Execution(
+        from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)
+    )
     result = results.RunResult(
         **results.identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
@@ -307,8 +315,11 @@ def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) ->
         references=references(run.corpus, arm.config.model.block_size),
         throughput=measured.throughput,
         seconds=measured.seconds,
-        files={path.name: sha256(path) for path in paths},
-        provenance={name: facts.model_dump(mode="json") for name, facts in origin.items()},
+        files={path.name: sha256(path) for path in files},
+        provenance={
+            "trained": run.provenance.model_dump(mode="json"),
+            "executed": executed.model_dump(mode="json"),
+        },
     )
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return result

@@ -1,4 +1,4 @@
-"""The machine under a run: device, precision, determinism, and one random stream per purpose."""
+"""Prepare the machine under a run: device, precision, determinism, and random streams."""
 
 import hashlib
 import math
@@ -71,34 +71,39 @@ def prepare(config: RunConfig) -> Machine:
                 f"machine.compile: it does not work on this machine ({type(error).__name__}); "
                 "install a C++ compiler, on a GPU Triton, or set it to false"
             ) from None
-    batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    devices = torch.cuda.device_count() if device == "cuda" else 1
-    processes = settings.processes or max(devices, 1)
-    while not settings.processes and batch_size % (processes * least):
-        processes -= 1
-    share = batch_size // processes
-    if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
-        sequences = max(math.gcd(share, n) for n in (3, 4))
-        windows = 8
+    processes = settings.processes or _processes(config, device)
+    share = config.training.batch_size // processes
+    if device == "cpu":
+        micro_batch_size = max(math.gcd(share, n) for n in (3, 4))  # fits into a core's cache
+        evaluation_batch_size = 8
     else:
-        sequences = share
-        windows = min(256, max(1, GPU_EVALUATION // config.model.block_size))
+        micro_batch_size = share
+        evaluation_batch_size = min(256, max(1, GPU_EVALUATION // config.model.block_size))
+    can_be_graph = device == "cuda" and not why_eager(config, processes)
     resolved = {
         "device": device,
-        "micro_batch_size": settings.micro_batch_size or sequences,
-        "evaluation_batch_size": settings.evaluation_batch_size or windows,
+        "micro_batch_size": settings.micro_batch_size or micro_batch_size,
+        "evaluation_batch_size": settings.evaluation_batch_size or evaluation_batch_size,
         "processes": processes,
-        "graph": device == "cuda" and settings.graph == "auto" and not why_eager(config, processes),
+        "graph": can_be_graph and settings.graph == "auto",
     }
     return Machine.model_validate(settings.model_dump() | resolved)
 
 
+def _processes(config: RunConfig, device: str) -> int:
+    """Return the most GPUs that divide the batch; 1 on a CPU."""
+    devices = torch.cuda.device_count() if device == "cuda" else 1
+    smallest = config.machine.micro_batch_size or 1
+    numbers = range(1, max(devices, 1) + 1)
+    return max(n for n in numbers if config.training.batch_size % (n * smallest) == 0)
+
+
 def describe(machine: Machine) -> MachineFacts:
-    """Name all of a machine that may change a number."""
-    cuda = machine.device == "cuda"
+    """Return all of a machine that may change a number."""
+    is_cuda = machine.device == "cuda"
     return MachineFacts(
         **machine.model_dump(exclude={"checkpoint_interval"}),
-        device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
+        device_name=torch.cuda.get_device_name() if is_cuda else _cpu_name(),
         vector_level=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count(),
         platform=f"{platform.system()} {platform.machine()}",
@@ -114,7 +119,7 @@ def _cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Name the versions of what computes; None of what is missing, as on a Kaggle image."""
+    """Return the versions of packages that compute; None if one is missing, as on Kaggle."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
         versions[package] = None
@@ -124,12 +129,16 @@ def package_versions() -> dict[str, str | None]:
 
 
 def execution_environment(machine: Machine) -> dict[str, Any]:
-    """Name what executes: code, machine and versions. Raises ConfigError for a default dtype that
-    would train other weights than a sweep does."""
+    """Return the code, machine and versions that execute, as fields of `lib.results.Environment`.
+    Raises ConfigError for a default dtype that would train other weights than a sweep does."""
     if torch.get_default_dtype() != torch.float32:
         raise ConfigError("training: torch's default dtype is not float32; restart the kernel")
-    facts = {"machine": describe(machine), "packages": package_versions()}
-    return facts | git_state() | {"measuring_digest": measure_key()}
+    return {
+        **git_state(),
+        "measuring_digest": measure_key(),
+        "machine": describe(machine),
+        "packages": package_versions(),
+    }
 
 
 def require_devices(machine: Machine) -> None:
@@ -143,7 +152,7 @@ def require_devices(machine: Machine) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """Most bytes held at once so far: by tensors on a GPU, elsewhere by the whole process."""
+    """Return the most bytes held at once so far: by tensors on a GPU, on a CPU by the process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -162,6 +171,6 @@ def random_stream(seed: int, purpose: str) -> torch.Generator:
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """Return 63 bits that follow from a seed and a purpose."""
+    """Return a seed of 63 bits for one seed and purpose."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(key[:8], "big") >> 1
