@@ -45,7 +45,7 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 def load(folder: Path) -> Any:
     """Read the last sound checkpoint; None if there is none. A line names each damaged one."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
-        content = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes()
         if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         aside = path.rename(path.with_suffix(".damaged"))
