@@ -74,8 +74,8 @@ KEPT = (
 """Attributes of a `Trainer` that a checkpoint holds as they are."""
 
 
-def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
-    """Return what a run is about to be trained with.
+def new_provenance(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
+    """Return the provenance of a run that is about to be trained.
 
     Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
     an arm of other code than that at hand; UserError for code edited since it was imported.
@@ -109,12 +109,12 @@ def train(
     Ctrl-C, or a notebook's stop button, ends training after the current step and keeps what there
     is: the run is returned unfinished, and training it again continues it.
 
-    Raises CorpusError for a corpus shorter than a window, ConfigError as `begin` does, and
+    Raises CorpusError for a corpus shorter than a window, ConfigError as `new_provenance` does, and
     UserError when one of several processes ends early. A loss or gradient that is not finite ends
     training: see `diverged_at`.
     """
     config = arm.config
-    provenance = begin(study, arm, seed, corpus)
+    provenance = new_provenance(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)

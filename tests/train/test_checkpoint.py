@@ -111,7 +111,7 @@ def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corp
             raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "begin", lambda *_: earlier)
+        patch.setattr(training, "new_provenance", lambda *_: earlier)
         with pytest.raises(KilledError):
             train(tiny, corpus, 0, tmp_path, look)
     assert Provenance.model_validate_json(written[0]) == earlier
