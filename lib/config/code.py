@@ -41,6 +41,7 @@ TRAIN_FILES = (
     *("lib/data/split.py", "lib/data/text.py", "lib/data/tokens.py"),
     *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
     *("lib/train/machine.py", "lib/train/distributed.py", "lib/train/diagnostics.py"),
+    *("lib/train/graph.py", "lib/train/optim.py"),
 )
 """Files that decide the weights, or the curve, which is made in training and comes back from a
 checkpoint. Training imports a few others: `tests/config/test_code.py` names each of them, with the

@@ -96,8 +96,6 @@ MEASURES = _Registry({
     "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",)),
     "embedding_angle": Measure("mean turn of a token embedding in a step", "rad", None, 5),
     "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",)),
-    "model_flop_utilisation": Measure("share of the device's peak that training uses", "",
-                                      "higher", 3),
     "peak_memory": Measure("peak memory of a training process", "GB", "lower", 2),
     "inference_tokens_per_second": Measure("inference speed, batched", "tokens/s", "higher", 0,
                                            ("summary",)),

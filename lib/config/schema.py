@@ -5,7 +5,6 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -53,10 +52,6 @@ TRAIN_SHARE = 0.9
 """Leading share of a text that is for training; the rest is held out (see `lib.data.split`)."""
 GRAM = 24
 """Characters that a question may not have in common with the training part."""
-REINJECTION = {"resid_lambda": (1.15, 1.05, 1.25), "x0_lambda": (0.20, 0.05, 125.0)}
-"""What the multiples of `embedding_reinjected` start at in the first and in the last block, evenly
-spaced between, and their learning rates as multiples of `learning_rate`: nanochat's, there 0.005
-and 0.5 beside 0.004 for the output projection."""
 
 
 class Section(BaseModel):
@@ -102,10 +97,6 @@ class ModelConfig(Section):
     """Whether the output projection shares its weights with the token embeddings."""
     embedding_norm_on: Literal["sum", "token"] = "sum"
     """What `embedding_norm` reads: token plus position embeddings, or token embeddings alone."""
-    embedding_reinjected: bool = False
-    """Whether each block reads a · stream + b · what block 1 is given, with a and b learned per
-    block (nanochat's resid_lambdas and x0_lambdas; `REINJECTION`). Block 1 is given the embeddings
-    after `embedding_norm`, which with `none` are those that nothing normalized."""
     positions: Literal["learned", "rotary"] = "learned"
     """Position embeddings, or queries and keys turned by their position (arXiv 2104.09864)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -181,23 +172,6 @@ class TrainingConfig(Section):
         if self.schedule != "constant" and warmup >= steps:
             raise ValueError(f"warmup_iterations {warmup} must be below iterations {steps}")
         return self
-
-
-def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Learning rate of update `step` (0 …): constant, or linear warm-up and then a decay that ends
-    at `final_learning_rate_ratio` with the last update, unless that is its only one: a cosine, or
-    linear over the last `decay_fraction` of the steps, as far as the warm-up leaves them."""
-    if config.schedule == "constant":
-        return config.learning_rate
-    if step < config.warmup_iterations:
-        return config.learning_rate * (step + 1) / config.warmup_iterations
-    length = max(1, config.iterations - 1 - config.warmup_iterations)
-    made = step - config.warmup_iterations
-    share = (1 + math.cos(math.pi * (made / length))) / 2
-    if config.schedule == "warmup_stable_decay":
-        share = min(1.0, (length - made) / min(length, config.decay_fraction * config.iterations))
-    floor = config.final_learning_rate_ratio
-    return config.learning_rate * (floor + (1 - floor) * share)
 
 
 class EvaluationConfig(Section):
@@ -299,23 +273,6 @@ class RunConfig(Section):
         """How many a run is trained on."""
         training = self.training
         return training.iterations * training.batch_size * self.model.block_size
-
-    def acting(self) -> Json:
-        """Return all that decides the run: its fields, without those that do nothing here, and in
-        place of the schedule's what the rate is from step to step, of up to a thousand steps."""
-        content = self.model_dump(exclude={"machine"})
-        training = content["training"]
-        for name in ("learning_rate", "schedule", "warmup_iterations"):
-            del training[name]
-        del training["decay_fraction"], training["final_learning_rate_ratio"]
-        last = self.training.iterations - 1
-        steps = [*range(0, last, 1 + last // 1000), last]
-        training["rates"] = [learning_rate(self.training, step) for step in steps]
-        if self.training.optimizer != "muon":
-            del training["muon_learning_rate_ratio"]
-        if self.model.embedding_norm == "none" or self.model.positions == "rotary":
-            del content["model"]["embedding_norm_on"]
-        return content
 
     def changed(self) -> dict[str, Json]:
         """Return the values that differ from the schema's defaults, the machine's apart. A field

@@ -160,13 +160,12 @@ class Study(RunConfig):
     def _require_what_differs_and_compares(self, arms: list[Arm]) -> None:
         """Raise ValueError for two arms that are equal, or that see unequal numbers of tokens in
         the same number of steps."""
-        acting = dict[str, str]()
+        configs = dict[str, str]()
         first = dict[int, Arm]()
         for arm in arms:
-            config = digest([arm.levels.get(CODE), arm.config.acting()])
-            if (same := acting.setdefault(config, arm.id)) != arm.id:
-                why = "are equal in all that acts (a constant schedule, say, has no warm-up)"
-                raise ValueError(f"factors: {same} and {arm.id} {why}; leave one out")
+            config = digest([arm.levels.get(CODE), arm.config.model_dump(exclude={"machine"})])
+            if (same := configs.setdefault(config, arm.id)) != arm.id:
+                raise ValueError(f"factors: {same} and {arm.id} are equal; leave one out")
             other = first.setdefault(arm.config.training.iterations, arm)
             seen, tokens = other.config.tokens, arm.config.tokens
             if tokens != seen:

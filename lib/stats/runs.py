@@ -45,7 +45,7 @@ def collect(study: Study) -> list[RunResult]:
     return results
 
 
-_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier", "embedding_reinjected")
+_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
 _OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
 _BATCH = ("training.batch_size", "model.block_size")
 _TOKENS = ("training.iterations", *_BATCH)

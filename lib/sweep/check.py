@@ -116,11 +116,12 @@ def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
 def _require_equal_texts(study: Study) -> None:
     """Raise ConfigError where tokenizers part one source into other texts, as characters part
     documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
-    first, acting = dict[str, CorpusConfig](), dict[str, str]()
+    first, configs = dict[str, CorpusConfig](), dict[str, str]()
     for arm in study.arms():
-        content, corpus = arm.config.acting(), corpus_of(arm.config.corpus)
+        content = arm.config.model_dump(exclude={"machine"})
+        corpus = corpus_of(arm.config.corpus)
         content["corpus"] = corpus.sha256, len(corpus.train), corpus.tokenizer.sha256
-        same = acting.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
+        same = configs.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
         if same != arm.id:
             raise ConfigError(f"factors: {same} and {arm.id} read one text; leave one of them out")
     for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):
@@ -239,12 +240,10 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
     """Count the bytes on each device at the peak of a step: weights, gradients, AdamW's two moments
     or Muon's one of the matrices in blocks, and activations. Of these a block keeps some
     8 C + b (6 + 2 m) C bytes for each token, with C features, an MLP m times as wide and b bytes
-    per number, 4 C more where it reads the embedding again, and the head (b + 12) V, with V
-    symbols: within a tenth of what torch counts."""
+    per number, and the head (b + 12) V, with V symbols: within a tenth of what torch counts."""
     model, machine = config.model, prepare(config)
     b = 4 if config.training.precision == "fp32" else 2
-    stream = 12 if model.embedding_reinjected else 8
-    block = (stream + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
+    block = (8 + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
     matrices = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
     saved = 4.0 * matrices if config.training.optimizer == "muon" else 0.0
     kept = 4 * model.n_embd if machine.activation_checkpointing else block

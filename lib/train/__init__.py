@@ -1,4 +1,5 @@
 """One run: the model, its training, and everything that is measured of it.
 
-Imports `lib.config` and `lib.data`; ends in a `result.json`. Start at `model`, then `trainer`.
+Imports `lib.config` and `lib.data`; ends in a `result.json`. Start at `model`, then read `trainer`,
+whose first lines draw a step.
 """

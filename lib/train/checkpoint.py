@@ -1,8 +1,8 @@
-"""Checkpoints of one run, the last two kept, and a finished run's model, read back from them.
+"""Write and read checkpoints of one run; read a finished run's model back from them.
 
-A checkpoint is one file, `step-0000000100-<hash>.pt`, named by the SHA-256 of its content. It
-gets that name once it is on the disk. One whose content is not what its name says is set aside and
-named, and training goes on from the one before it.
+A checkpoint is one file, `step-0000000100-<hash>.pt`, named by the SHA-256 of its content once it
+is on the disk. The last two are kept. If one is damaged, a line names it, and training continues
+from the one before.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from lib.train.model import GPT, weights_digest
 
 
 def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
-    """Return where a run's folder keeps the checkpoints of this experiment, and of no other."""
+    """Return the folder, inside a run's, for checkpoints of exactly this experiment."""
     return folder / "checkpoints" / provenance.identity[:16]
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove all but the last two. It holds all that a run needs to go on
-    as if it had never stopped: tensors, numbers and texts; among it step and model, the weights."""
+    """Write a checkpoint, and remove all but the last two. `state` is all that a run needs to
+    continue as if it had never stopped, among it `step`, and `model`, the weights."""
     for leftover in folder.glob(".*"):  # of a process that was killed
         leftover.unlink(missing_ok=True)
     packed = io.BytesIO()
@@ -43,9 +43,9 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> Any:
-    """Read the last sound checkpoint; None without one. Each damaged one is named on one line."""
+    """Read the last sound checkpoint; None if there is none. A line names each damaged one."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
-        content = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes()
         if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         aside = path.rename(path.with_suffix(".damaged"))
@@ -57,8 +57,8 @@ def load(folder: Path) -> Any:
 def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, GPT]:
     """Read a run of `runs/` back, with the weights that its result was measured on.
 
-    Raises ConfigError for a study, arm or seed that does not exist, UserError for a run whose
-    result or weights are not there, and CorpusError where its corpus cannot be had.
+    Raises ConfigError for a study, arm or seed that does not exist, UserError for a run without a
+    result or weights, and CorpusError if its corpus is missing.
     """
     design = load_study(study)
     folder = run_folder(design.name, design.arm(arm).id, design.require_seed(seed))

@@ -1,8 +1,8 @@
-"""Several processes that train one run together, by data parallelism (Li et al. 2020, arXiv
-2006.15704): all hold the whole model, and each takes its share of every batch.
+"""Train one run in several processes, by data parallelism (Li et al. 2020, arXiv 2006.15704): all
+hold the whole model, and each takes its share of every batch.
 
-A training cell starts them, by torchrun, where `machine.processes` asks for more than one; each
-is then `python -m lib.train.trainer FOLDER CONFIG`.
+`machine.processes` asks for them, and torchrun starts them; each runs
+`python -m lib.train.trainer FOLDER CONFIG`.
 """
 
 import json
@@ -18,33 +18,48 @@ from lib.config.schema import RunConfig
 from lib.config.yaml import UserError
 
 STEP = "\x1estep "
-"""What a line begins with that reports a step: its row of the trace and its point of the curve."""
+"""Start of a line that reports a step: its row of the trace and its point of the curve."""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
-"""Called for every step, some steps at a time, with its row of the trace and, where the dev curve
-has a point there, that point: for a log or a curve that grows while it trains."""
+"""Called for every step, some steps at a time, with its row of the trace, and its point of the dev
+curve if there is one: for a log or a curve that grows during training."""
 
 
 def launch(config: RunConfig, folder: Path, report: Report) -> None:
-    """Train a run to its end in processes of their own, from its last checkpoint if there is one.
-    What they leave is a checkpoint. All of them end with the first that is lost, and soon after
-    this process: then there is nobody that they could report a step to.
+    """Train a run to its end in several processes, from its last checkpoint if there is one. They
+    leave a checkpoint. If one of them is lost the others end. If this process ends, so do they:
+    nobody reads the steps that they report.
 
     Raises UserError when one of them ends before training does.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--local-addr", "127.0.0.1"]  # this machine's name need not be known to it
-    command += ["--nproc-per-node", str(config.machine.processes), "-m", "lib.train.trainer"]
-    command += [str(folder), config.model_dump_json()]
-    environment = os.environ | {"OMP_NUM_THREADS": str(config.machine.threads)}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",  # a machine may not know its own name
+        f"--nproc-per-node={config.machine.processes}",
+        "-m",
+        "lib.train.trainer",
+        str(folder),
+        config.model_dump_json(),
+    ]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(config.machine.threads),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     with (
         (folder / "processes.log").open("w", encoding="utf-8") as log,
-        subprocess.Popen(command, env=environment, text=True, **both) as agent,  # type: ignore[call-overload]
+        subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as agent,
     ):
         try:
-            for line in agent.stdout:
+            for line in agent.stdout or ():
                 if line.startswith(STEP):
                     report(*json.loads(line.removeprefix(STEP)))
                 else:

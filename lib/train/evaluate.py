@@ -1,10 +1,9 @@
-"""All that is measured of a trained model: what a training notebook shows and a result keeps.
+"""Measure a trained model: all that a training notebook shows and a result keeps.
 
-One pass over held-out text gives the scores of every character, whether probabilities mean what
-they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness asks its tasks.
+One pass over held-out text scores every character: loss, accuracy, Brier score, calibration, norms
+and logits. Then the LM-Eval harness asks its tasks.
 """
 
-import math
 import tempfile
 import time
 from collections import defaultdict
@@ -30,20 +29,15 @@ from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus
 from lib.data.tokens import TOKEN_CLASSES, token_class
+from lib.train.calibration import Tempering, calibrate
 from lib.train.diagnostics import evenly_spaced_windows
-from lib.train.machine import execution_environment, peak_flops
-from lib.train.model import GPT, count_parameters, flops_per_token, weights_digest
+from lib.train.machine import execution_environment
+from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
 SAMPLED_POSITIONS = 512
 """Evenly spaced predictions whose logits are kept for quantiles."""
-N_BINS = 15
-"""Bins of Guo et al. 2017 (arXiv 1706.04599)."""
-TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
-INVERSE_TEMPERATURES = np.geomspace(1 / 20, 20, 27)
-"""Between them the slope of the loss is interpolated, to 2e-5 of a temperature."""
-NULL_REPETITIONS = 50
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -63,75 +57,6 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         "correct": logits.argmax(dim=-1) == target,
         "brier": squares - 2 * probability.gather(1, index)[:, 0] + 1,
     }
-
-
-class Tempering:
-    """Log-likelihood and confidence of test at several temperatures, one of them fitted on dev.
-
-    It reads logits in the order of the text, each once. Dev comes first and leaves sums, so the
-    temperature that minimises its loss (Guo et al. 2017, section 4.2) is known when test begins.
-    """
-
-    def __init__(self, n_dev: int) -> None:
-        self.n_dev, self.n_read = n_dev, 0
-        self.temperature = math.nan
-        """The fitted one, once test has begun."""
-        self._slopes = torch.zeros(2, len(INVERSE_TEMPERATURES), dtype=torch.float64)
-        self._test: dict[float, list[Tensor]] = defaultdict(list)
-
-    def read(self, logits: Tensor, target: Tensor) -> None:
-        """Read the next predictions: logits (n, V) and right symbols (n,)."""
-        dev = max(0, min(len(target), self.n_dev - self.n_read))
-        self.n_read += len(target)
-        below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
-        right = below.gather(1, target[:, None])[:, 0].double()
-        if dev:
-            self._slopes = self._slopes.to(below.device) + _slopes(below[:dev], right[:dev])
-        if dev == len(target):
-            return
-        if math.isnan(self.temperature):
-            self.temperature = fitted_temperature(*self._slopes.cpu().numpy())
-        for temperature in (*TEMPERATURES, self.temperature):
-            total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
-            log_likelihood = right[dev:] / temperature - total.log()
-            self._test[temperature].append(torch.stack([log_likelihood, 1 / total]))
-
-    def of_test(self) -> dict[float, Array]:
-        """Return, by temperature, log-likelihood and confidence of each test prediction."""
-        return {t: torch.cat(parts, dim=-1).cpu().numpy() for t, parts in self._test.items()}
-
-
-def _slopes(below: Tensor, target_logit: Tensor) -> Tensor:
-    """Sum the first and second derivative of each loss by log b, at each inverse temperature b,
-    from logits below the largest, (n, V), and those of the right symbols, (n,); (2, b)."""
-    columns = []
-    for b in INVERSE_TEMPERATURES.tolist():
-        weight = (b * below).exp()
-        total = weight.sum(dim=-1, dtype=torch.float64)
-        mean = (weight * below).sum(dim=-1, dtype=torch.float64) / total
-        square = (weight * below.square()).sum(dim=-1, dtype=torch.float64) / total
-        first = b * (mean - target_logit).sum()
-        second = first + b * b * (square - mean.square()).sum()
-        columns.append(torch.stack([first, second]))
-    return torch.stack(columns, dim=1)
-
-
-def fitted_temperature(first: Array, second: Array) -> float:
-    """Return the temperature of the lowest loss, from the loss's derivatives by the logarithm of
-    `INVERSE_TEMPERATURES`. In the inverse temperature the loss is convex, so its slope has one
-    zero, or none between 1/20 and 20, and then one of these is returned."""
-    from scipy.interpolate import CubicHermiteSpline  # half a second, spared to who trains alone
-    from scipy.optimize import brentq
-
-    log_b = np.log(INVERSE_TEMPERATURES)
-    if first[0] > 0:
-        return float(1 / INVERSE_TEMPERATURES[0])
-    if first[-1] <= 0:
-        return float(1 / INVERSE_TEMPERATURES[-1])
-    slope = CubicHermiteSpline(log_b, first, second)
-    i = int(np.argmax(first > 0))
-    root = brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)
-    return float(np.exp(-root))
 
 
 @dataclass(frozen=True)
@@ -155,7 +80,7 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
     and the first of a window from one; the last window may be shorter. What is on the device stays
-    there to the end, so that the host waits once, and once for `tempering`.
+    there to the end, so that the host waits once, and for the fit of `tempering`.
     """
     device = model.transformer.wte.weight.device
     ids = ids.to(device)
@@ -179,8 +104,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
             scored = {"confidence": (top - total).exp(), "largest_logit": top}
             for name, column in (scored | per_character(logits, target)).items():
                 columns[name].append(column)
-            if tempering:
-                tempering.read(logits, target)
+        if tempering:
+            tempering.read(hidden, targets)
         norms = model.transformer.embed(x).norm(dim=-1)
         columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
@@ -189,7 +114,7 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
-    """Mean loss per length of context, over all whole windows of the text behind `scores`.
+    """Return the mean loss per length of context, over all whole windows that were scored.
 
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
@@ -202,8 +127,8 @@ def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
 
 
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Loss (nats) in windows of only 16, 32, 64, … characters, up to and including the context: the
-    mean over the heads of all windows."""
+    """Return the loss (nats) in windows of only 16, 32, 64, … characters, up to the context: the
+    mean over the beginnings of all windows."""
     full = len(by_position)
     lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
     losses = [by_position["position_loss"][:length].mean() for length in lengths]
@@ -212,7 +137,8 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 @torch.no_grad()
 def inference_throughput(model: GPT, ids: Tensor, batch_size: int) -> float:
-    """Characters per second of forward passes over `batch_size` full windows; the median pass."""
+    """Return characters per second of forward passes over `batch_size` full windows, by the median
+    pass."""
     windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)
     windows = windows.to(model.transformer.wte.weight.device)
     targets, seconds = windows[:, 1:].flatten(), []
@@ -237,75 +163,13 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
 
 
 def logit_quantiles(scores: Scores) -> pd.DataFrame:
-    """Describe the distribution of logits: quantiles over all those of a fixed sample of
-    predictions, and of the largest one of every prediction."""
+    """Return quantiles of the logits of a fixed sample of predictions, and of the largest logit of
+    every prediction."""
     probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
     table = pd.DataFrame({"quantile": probabilities})
     table["logit"] = np.quantile(scores.sampled_logits, probabilities)
     table["largest_logit"] = np.quantile(scores.largest_logit, probabilities)
     return table
-
-
-def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> Array:
-    """Number the bin of each prediction (N,), each holding as many (± 1), by rising confidence."""
-    bins = np.empty(len(confidence), dtype=np.int64)
-    order = np.argsort(confidence, kind="stable")
-    for number, members in enumerate(np.array_split(order, n_bins)):
-        bins[members] = number
-    return bins
-
-
-def equal_width_bins(confidence: Array) -> Array:
-    """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
-    left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
-    bins: Array = np.ceil(confidence * N_BINS).astype(np.int64) - 1
-    return bins.clip(0, N_BINS - 1)
-
-
-def reliability(confidence: Array, correct: Array, bins: Array) -> pd.DataFrame:
-    """Give one row per occupied bin: bin, n, and the sums of confidence and of correct
-    predictions."""
-    n = np.bincount(bins)
-    table = pd.DataFrame({"bin": np.arange(len(n)), "n": n})
-    table["confidence"] = np.bincount(bins, confidence)
-    table["correct"] = np.bincount(bins, correct).astype(int)
-    return table[n > 0].reset_index(drop=True)
-
-
-def null_ece(confidence: Array, bins: Array, generator: np.random.Generator) -> float:
-    """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
-    average: finite bins are noisy."""
-    values = []
-    for _ in range(NULL_REPETITIONS):
-        correct = generator.random(len(confidence)) < confidence
-        values.append(results.expected_calibration_error(reliability(confidence, correct, bins)))
-    return float(np.mean(values))
-
-
-def calibrate(
-    scores: Scores, tempering: Tempering, generator: np.random.Generator
-) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """Measure calibration of predictions that `score` made, and `tempering` read. Return
-
-    - measures that bins do not tell: ece_null over all held-out characters; temperature, fitted on
-      dev; nll_test_tempered, the test loss at that temperature;
-    - `reliability` by each of `lib.results.BINNINGS`, one below the other;
-    - test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins).
-    """
-    correct, confidence = scores.columns["correct"], scores.confidence
-    fitted, bins = tempering.temperature, equal_mass_bins(confidence)
-    nll, in_test = {}, {}
-    for t, (log, sure) in sorted(tempering.of_test().items()):
-        nll[t] = -float(log.mean())
-        in_test[t] = reliability(sure, correct[tempering.n_dev :], equal_mass_bins(sure))
-    ece = [results.expected_calibration_error(table) for table in in_test.values()]
-    temperatures = pd.DataFrame({"temperature": list(nll), "nll": list(nll.values()), "ece": ece})
-    tables = [reliability(confidence, correct, of) for of in (bins, equal_width_bins(confidence))]
-    tables += [in_test[1.0], in_test[fitted]]
-    named = [t.assign(binning=name) for name, t in zip(results.BINNINGS, tables, strict=True)]
-    null = null_ece(confidence, bins, generator)
-    measures = {"ece_null": null, "temperature": fitted, "nll_test_tempered": nll[fitted]}
-    return measures, pd.concat(named, ignore_index=True), temperatures
 
 
 @dataclass
@@ -350,13 +214,9 @@ def measure(run: Trainer) -> Measurement:
         result.notes.append(f"fp16 overflowed: {skipped} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
-    rate = run.rows[-1]["tokens"] / result.seconds["training"]
-    result.throughput["training_tokens_per_second"] = rate
+    speed = run.rows[-1]["tokens"] / result.seconds["training"]
+    result.throughput["training_tokens_per_second"] = speed
     result.throughput["peak_memory"] = run.peak_memory / 1e9
-    if peak := peak_flops(run.provenance.machine.device_name, config.training.precision):
-        needed = flops_per_token(config.model, corpus.vocab_size, count_parameters(run.model))
-        utilisation = rate * needed / (peak * run.machine.processes)
-        result.throughput["model_flop_utilisation"] = utilisation
     if run.diverged_at is not None:
         result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
         return result
@@ -364,14 +224,15 @@ def measure(run: Trainer) -> Measurement:
     model, block_size = run.model, config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        tempering = Tempering(len(corpus.dev) - 1)
+        tempering = Tempering(model.logits_in_parts, len(corpus.dev) - 1)
         scores = score(model, corpus.heldout, batch_size, tempering)
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
     with result.timed("calibration"):
         generator = np.random.default_rng([run.provenance.seed, 0])
-        calibrated = calibrate(scores, tempering, generator)
-        calibration, result.raw["bins"], result.tables["temperatures"] = calibrated
+        calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
+            scores.confidence, scores.columns["correct"], tempering, generator
+        )
         columns = dict(scores.columns)
         if corpus.unit == "tokens":
             columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
@@ -381,53 +242,60 @@ def measure(run: Trainer) -> Measurement:
         classes = norm_by_token_class(corpus, corpus.heldout[:-1], norms)
         result.tables["token_classes"] = classes
         result.tables["logits"] = logit_quantiles(scores)
-        for name, size in (("_batch_1", 1), ("", batch_size)):
-            rate = inference_throughput(model, corpus.heldout, size)
-            result.throughput[f"inference_tokens_per_second{name}"] = rate
+        alone = inference_throughput(model, corpus.heldout, batch_size=1)
+        batched = inference_throughput(model, corpus.heldout, batch_size)
+        result.throughput["inference_tokens_per_second_batch_1"] = alone
+        result.throughput["inference_tokens_per_second"] = batched
     ask_tasks(result, run)
     result.measures |= results.measures_of(result.raw) | calibration
     return result
 
 
 def ask_tasks(result: Measurement, run: Trainer) -> None:
-    """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
-    evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
-    n_items = evaluation.items_per_task
-    wanted = {"task suite": n_items != 0, "stock tasks": bool(evaluation.tasks)}
-    if not wanted["task suite"]:
+    """Ask the suite and stock tasks, if the study wants them and the harness is installed."""
+    evaluation = run.config.evaluation
+    wants_suite = evaluation.items_per_task != 0
+    wants_stock_tasks = bool(evaluation.tasks)
+    if not wants_suite:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
+    if wants_suite and not has_harness():
+        result.notes.append(f"task suite left out: {INSTALL}")
+    if wants_stock_tasks and not has_harness():
+        result.notes.append(f"stock tasks left out: {INSTALL}")
     if not has_harness():
-        result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
         return
-    if wanted["task suite"]:
-        from lib.train.lm_eval import evaluate_suite  # imports the harness
+    batch_size = run.machine.evaluation_batch_size
+    if wants_suite:
+        from lib.train.lm_eval import evaluate_suite  # imports the harness: a second
 
         with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
-            size = run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, n_items, size, Path(temporary))
-            answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
-            result.tables["tasks"], result.raw["items"], overflows = answers
-            result.suite_hash = suite["hash"]
-            macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
-            result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
-    if wanted["stock tasks"]:
+            n_items, block_size = evaluation.items_per_task, run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, n_items, block_size, Path(temporary))
+            tasks, items, overflows = evaluate_suite(run.model, run.corpus, folder, batch_size)
+        result.tables["tasks"] = tasks
+        result.raw["items"] = items
+        result.suite_hash = suite["hash"]
+        result.measures["macro_accuracy_zero_shot"] = None  # stays so if no task fits
+        result.measures["macro_accuracy_few_shot"] = None
+        result.measures["suite_overflows"] = overflows
+    if wants_stock_tasks:
         from lib.train.lm_eval import evaluate_tasks
 
         with result.timed("stock tasks"):
             tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
-            result.tables["stock_tasks"], result.raw[results.STOCK] = tables
+        result.tables["stock_tasks"], result.raw[results.STOCK] = tables
 
 
 def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> results.RunResult:
-    """Write a run's raw files, and then, last, its result; return the result. UserError where the
-    code of measures was edited since it was imported."""
+    """Write a run's raw files, then its result, and return the result. Raises UserError if the code
+    of measures was edited after it was imported."""
     require_unedited(measure_files())
     seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)
-    paths = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
-    environment = execution_environment(run.machine)
-    executed = results.Execution(from_checkpoint=run.from_checkpoint, **environment)
-    origin = {"trained": run.provenance, "executed": executed}
+    files = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
+    executed = results.Execution(
+        from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)
+    )
     result = results.RunResult(
         **results.identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
@@ -447,8 +315,11 @@ def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) ->
         references=references(run.corpus, arm.config.model.block_size),
         throughput=measured.throughput,
         seconds=measured.seconds,
-        files={path.name: sha256(path) for path in paths},
-        provenance={name: facts.model_dump(mode="json") for name, facts in origin.items()},
+        files={path.name: sha256(path) for path in files},
+        provenance={
+            "trained": run.provenance.model_dump(mode="json"),
+            "executed": executed.model_dump(mode="json"),
+        },
     )
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return result

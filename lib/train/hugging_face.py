@@ -1,7 +1,7 @@
-"""A run's model as a folder that `transformers` loads as a GPT-2, without code of ours.
+"""Export a run's model as a folder that `transformers` loads as a GPT-2, without code of ours.
 
-GPT-2 has no layer between the embeddings and block 1. What is linear there is put into the
-embeddings; the output projection, which must stay as it is, then has weights of its own. The
+GPT-2 has no layer between the embeddings and block 1. If ours is linear it is folded into the
+embeddings, and the output projection, which must stay as it is, gets weights of its own. The
 multiplier of attention and MLP goes into their last linear layers.
 """
 
@@ -18,11 +18,8 @@ from lib.config.yaml import ConfigError, UserError
 from lib.train.checkpoint import read_finished
 from lib.train.model import GPT
 
-_FIXED = (
-    *("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap"),
-    "embedding_reinjected",
-)
-"""What a GPT-2 has as `ModelConfig` has it by default."""
+_FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
+"""Fields that must have their default in a GPT-2."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 
 
@@ -85,7 +82,9 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
         "n_inner": config.mlp_ratio * config.n_embd,
         "activation_function": "gelu",
         "layer_norm_epsilon": 1e-5 * config.branch_multiplier**2,
-        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
         "tie_word_embeddings": config.tied and config.embedding_norm not in ("center", "scale"),
     }
 
@@ -93,14 +92,16 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
 @torch.no_grad()
 def named_weights(model: GPT) -> dict[str, Tensor]:
     """Return the weights of a model that is a GPT-2, by the names that Hugging Face gives them."""
-    config, weights = model.config, {}
-    for name, tensor in model.state_dict().items():  # linear layers in blocks are transposed
-        linear = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+    config = model.config
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+            tensor = tensor.t()  # Hugging Face's Conv1D is transposed
         factor = config.branch_multiplier if ".c_proj." in name else 1.0
-        weights[name] = (tensor.t() if linear else tensor).mul(factor).contiguous()
+        weights[name] = tensor.mul(factor).contiguous()
     if config.embedding_norm in ("center", "scale"):
         weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
-        read = ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]
-        for name in (f"transformer.{layer}.weight" for layer in read):
+        for layer in ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]:
+            name = f"transformer.{layer}.weight"
             weights[name] = model.transformer.emb_norm(weights[name])
     return weights

@@ -1,4 +1,4 @@
-"""The machine under a run: device, precision, determinism, and one random stream per purpose."""
+"""Prepare the machine under a run: device, precision, determinism, and random streams."""
 
 import hashlib
 import math
@@ -7,38 +7,26 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lib.config.code import git_state, measure_key, start_up_files, variables
 from lib.config.io import cores
 from lib.config.schema import Machine, RunConfig
 from lib.config.yaml import ConfigError
 from lib.results import MachineFacts
+from lib.train.graph import why_eager
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-Update = Callable[[Tensor, Tensor], Tensor]
-"""Inputs and targets, (B, T) each → what is noted of the update, a vector on the device."""
 GPU_EVALUATION = 32_768
 """Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_HOPPER = {"fp32": 67e12, "bf16": 989e12, "fp16": 989e12}
-PEAK_FLOPS = {
-    "Tesla T4": {"fp32": 8.1e12, "fp16": 65e12},
-    "A100": {"fp32": 19.5e12, "bf16": 312e12, "fp16": 312e12},
-    "H100 80GB HBM3": _HOPPER,
-    "H200": _HOPPER,
-}
-"""Part of a GPU's name in torch → FLOP/s of dense matrix products by precision, without TF32, by
-its data sheet."""
 
 
 def choose_device(requested: str) -> str:
@@ -83,88 +71,39 @@ def prepare(config: RunConfig) -> Machine:
                 f"machine.compile: it does not work on this machine ({type(error).__name__}); "
                 "install a C++ compiler, on a GPU Triton, or set it to false"
             ) from None
-    batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    devices = torch.cuda.device_count() if device == "cuda" else 1
-    processes = settings.processes or max(devices, 1)
-    while not settings.processes and batch_size % (processes * least):
-        processes -= 1
-    share = batch_size // processes
-    if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
-        sequences = max(math.gcd(share, n) for n in (3, 4))
-        windows = 8
+    processes = settings.processes or _processes(config, device)
+    share = config.training.batch_size // processes
+    if device == "cpu":
+        micro_batch_size = max(math.gcd(share, n) for n in (3, 4))  # fits into a core's cache
+        evaluation_batch_size = 8
     else:
-        sequences = share
-        windows = min(256, max(1, GPU_EVALUATION // config.model.block_size))
+        micro_batch_size = share
+        evaluation_batch_size = min(256, max(1, GPU_EVALUATION // config.model.block_size))
+    can_be_graph = device == "cuda" and not why_eager(config, processes)
     resolved = {
         "device": device,
-        "micro_batch_size": settings.micro_batch_size or sequences,
-        "evaluation_batch_size": settings.evaluation_batch_size or windows,
+        "micro_batch_size": settings.micro_batch_size or micro_batch_size,
+        "evaluation_batch_size": settings.evaluation_batch_size or evaluation_batch_size,
         "processes": processes,
-        "graph": device == "cuda" and settings.graph == "auto" and not why_eager(config, processes),
+        "graph": can_be_graph and settings.graph == "auto",
     }
     return Machine.model_validate(settings.model_dump() | resolved)
 
 
-def why_eager(config: RunConfig, processes: int) -> str:
-    """Name what of a run no CUDA graph holds: what draws numbers of its own each time, looks at the
-    device (Muon reads its rate as a number), waits for other processes, or runs a part of the model
-    twice; "" for a run that one can hold."""
-    reasons = {
-        "dropout": config.model.dropout > 0,
-        "fp16": config.training.precision == "fp16",
-        "Muon": config.training.optimizer == "muon",
-        "several processes": processes > 1,
-        "activation checkpointing": config.machine.activation_checkpointing,
-    }
-    return ", ".join(reason for reason, is_so in reasons.items() if is_so)
-
-
-class StepGraph:
-    """The device's part of a training step, which is captured once as a CUDA graph and replayed
-    from then on: one launch in place of some 300 (PyTorch, "CUDA semantics": whole-network
-    capture).
-
-    The first steps are made as usual, on the stream of the capture, and count as any step: in them
-    libraries allocate, and the optimizer makes its state. A capture executes nothing. Inputs are
-    copied to where the graph reads them, and what it returns is copied from where the next replay
-    overwrites it.
-    """
-
-    WARM_UP = 3
-
-    def __init__(self, update: Update, optimizer: torch.optim.Optimizer) -> None:
-        self.update = update
-        self.optimizer = optimizer
-        self.stream, self.calls = torch.cuda.Stream(), 0  # type: ignore[no-untyped-call]
-        self.graph = torch.cuda.CUDAGraph()
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Make a step on a batch of inputs and targets, (B, T) each; return its notes."""
-        self.calls += 1
-        if self.calls <= self.WARM_UP:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                notes = self.update(x, y)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return notes
-        if self.calls == self.WARM_UP + 1:
-            self.x, self.y = x.clone(), y.clone()
-            for group in self.optimizer.param_groups:
-                group["capturable"] = True
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.notes = self.update(self.x, self.y)
-        self.x.copy_(x)
-        self.y.copy_(y)
-        self.graph.replay()
-        return self.notes.clone()
+def _processes(config: RunConfig, device: str) -> int:
+    """Return the most GPUs that divide the batch; 1 on a CPU."""
+    devices = torch.cuda.device_count() if device == "cuda" else 1
+    smallest = config.machine.micro_batch_size or 1
+    numbers = range(1, max(devices, 1) + 1)
+    return max(n for n in numbers if config.training.batch_size % (n * smallest) == 0)
 
 
 def describe(machine: Machine) -> MachineFacts:
-    """Name all of a machine that may change a number."""
-    cuda = machine.device == "cuda"
+    """Return all of a machine that may change a number."""
+    is_cuda = machine.device == "cuda"
     return MachineFacts(
         **machine.model_dump(exclude={"checkpoint_interval"}),
-        device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
+        device_name=torch.cuda.get_device_name() if is_cuda else _cpu_name(),
         vector_level=torch.backends.cpu.get_cpu_capability(),
         cores=os.cpu_count(),
         platform=f"{platform.system()} {platform.machine()}",
@@ -180,7 +119,7 @@ def _cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Name the versions of what computes; None of what is missing, as on a Kaggle image."""
+    """Return the versions of packages that compute; None if one is missing, as on Kaggle."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
         versions[package] = None
@@ -190,12 +129,16 @@ def package_versions() -> dict[str, str | None]:
 
 
 def execution_environment(machine: Machine) -> dict[str, Any]:
-    """Name what executes: code, machine and versions. Raises ConfigError for a default dtype that
-    would train other weights than a sweep does."""
+    """Return the code, machine and versions that execute, as fields of `lib.results.Environment`.
+    Raises ConfigError for a default dtype that would train other weights than a sweep does."""
     if torch.get_default_dtype() != torch.float32:
         raise ConfigError("training: torch's default dtype is not float32; restart the kernel")
-    facts = {"machine": describe(machine), "packages": package_versions()}
-    return facts | git_state() | {"measuring_digest": measure_key()}
+    return {
+        **git_state(),
+        "measuring_digest": measure_key(),
+        "machine": describe(machine),
+        "packages": package_versions(),
+    }
 
 
 def require_devices(machine: Machine) -> None:
@@ -208,16 +151,8 @@ def require_devices(machine: Machine) -> None:
         )
 
 
-def peak_flops(device_name: str, precision: str) -> float | None:
-    """Return a GPU's FLOP/s by its data sheet; None for one that `PEAK_FLOPS` does not list."""
-    for name, peaks in PEAK_FLOPS.items():
-        if name in device_name:
-            return peaks.get(precision)
-    return None
-
-
 def peak_memory(device: str) -> int:
-    """Most bytes held at once so far: by tensors on a GPU, elsewhere by the whole process."""
+    """Return the most bytes held at once so far: by tensors on a GPU, on a CPU by the process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -236,6 +171,6 @@ def random_stream(seed: int, purpose: str) -> torch.Generator:
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """Return 63 bits that follow from a seed and a purpose."""
+    """Return a seed of 63 bits for one seed and purpose."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(key[:8], "big") >> 1

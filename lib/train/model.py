@@ -6,28 +6,26 @@ H = heads, D = C / H.
 Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
 `transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
 ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
-By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's, whose are the names
-of what reinjects the embedding (`transformer.h.0.resid_lambda`, `transformer.h.0.x0_lambda`).
+By default the model is GPT-2; `ModelConfig` also describes nanochat's.
 """
 
 import hashlib
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lib.config.schema import GRADIENT_SHARE, REINJECTION, WPE_STD, ModelConfig
+from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
 LOGITS_AT_ONCE = 2**24
-"""How many a reader of a trained model makes at once. Those of all positions of a batch would be
-gigabytes with 50,000 tokens, and what is made of them takes a few times their memory."""
+"""Most logits that are computed at once when a trained model is measured. Those of a whole batch
+would be gigabytes with 50,000 tokens, and losses of them take a few times their memory."""
 
 
 class Center(nn.Module):
@@ -64,7 +62,7 @@ class GradShrink(nn.Module):
 def embedding_normalization(config: ModelConfig) -> nn.Module:
     """Return the layer between the embeddings and block 1.
 
-    A variant also needs a name in `EmbeddingNorm` and a look in `lib.figures.style`.
+    A new variant also needs a name in `EmbeddingNorm` and a style in `lib.figures.style`.
     """
     match config.embedding_norm:
         case "none":
@@ -83,10 +81,10 @@ def embedding_normalization(config: ModelConfig) -> nn.Module:
 
 
 class KVCache(dict[nn.Module, Tensor]):
-    """Keys and values of the characters read so far, stacked by layer, (2, B, H, P, D); every call
-    of the model extends it, and a copy, `KVCache(cache)`, leaves it as it is.
+    """Keys and values of the characters read so far, by layer, (2, B, H, P, D) each. Every call of
+    the model extends it; a call with a copy, `KVCache(cache)`, leaves it as it is.
 
-    What was read of one text can be continued by a batch of texts.
+    A batch of texts may continue one text that was read.
     """
 
     @property
@@ -94,7 +92,7 @@ class KVCache(dict[nn.Module, Tensor]):
         return next((past.shape[3] for past in self.values()), 0)
 
     def take(self, rows: list[int]) -> None:
-        """Continue these texts of the batch, each as often as it is named."""
+        """Keep these texts of the batch, each as often as it is named."""
         for layer, past in self.items():
             self[layer] = past[:, rows]
 
@@ -109,7 +107,7 @@ class KVCache(dict[nn.Module, Tensor]):
 
 
 Rotation = tuple[Tensor, Tensor]
-"""Cosine and sine of the angles by which each position turns each pair of features."""
+"""Cosine and sine, (T, D/2) each, of the angles by which positions rotate pairs of features."""
 
 
 def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
@@ -120,17 +118,18 @@ def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
 
 
 def rotate(x: Tensor, cos_sin: Rotation) -> Tensor:
-    """Turn queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
-    (cos, sin), (first, second) = cos_sin, x.chunk(2, dim=-1)
-    turned = first * cos + second * sin, second * cos - first * sin
-    return torch.cat(turned, dim=-1)
+    """Rotate queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
+    cos, sin = cos_sin
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
 
 
 class CausalSelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head = config.n_head
-        self.qk_norm, self.dropout = config.qk_norm, config.dropout
+        self.qk_norm = config.qk_norm
+        self.dropout = config.dropout
         # query, key and value in one
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
@@ -139,16 +138,18 @@ class CausalSelfAttention(nn.Module):
         self, x: Tensor, mask: Tensor | None, cache: KVCache | None, cos_sin: Rotation | None
     ) -> Tensor:
         B, T, C = x.shape
+        q, k, v = self.c_attn(x).split(C, dim=-1)  # (B, T, C) each
         heads = (B, T, self.n_head, C // self.n_head)
-        parts = self.c_attn(x).split(C, dim=-1)
-        q, k, v = (part.view(heads).transpose(1, 2) for part in parts)
+        q = q.view(heads).transpose(1, 2)  # (B, H, T, D)
+        k = k.view(heads).transpose(1, 2)
+        v = v.view(heads).transpose(1, 2)
         if cos_sin is not None:
             q, k = rotate(q, cos_sin), rotate(k, cos_sin)
         if self.qk_norm:
             q = F.rms_norm(q, q.shape[-1:], eps=RMS_EPS)
             k = F.rms_norm(k, k.shape[-1:], eps=RMS_EPS)
         if cache is not None:
-            k, v = cache.extend(self, k, v)
+            k, v = cache.extend(self, k, v)  # (B, H, P + T, D) each
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=mask is None)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # type: ignore[no-any-return]
@@ -162,17 +163,18 @@ class MLP(nn.Module):
         self.c_proj = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.c_fc(x)
-        return self.c_proj(F.relu(x).square() if self.squared else F.gelu(x))  # type: ignore[no-any-return]
+        x = self.c_fc(x)  # (B, T, mlp_ratio · C)
+        x = F.relu(x).square() if self.squared else F.gelu(x)
+        return self.c_proj(x)  # type: ignore[no-any-return]
 
 
 def pre_norm(config: ModelConfig) -> nn.Module:
-    """Return a normalization that reads the residual stream. With a stream and branches s times as
-    large and eps s² times, it gives the same output, so the model is the same function."""
-    grown = config.branch_multiplier**2
+    """Return a normalization that reads the residual stream. Its eps grows with the square of the
+    branches: a stream s times as large then gives the same output, and the same function."""
+    factor = config.branch_multiplier**2
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.n_embd, eps=RMS_EPS * grown, elementwise_affine=False)
-    return nn.LayerNorm(config.n_embd, eps=1e-5 * grown, bias=config.bias)
+        return nn.RMSNorm(config.n_embd, eps=RMS_EPS * factor, elementwise_affine=False)
+    return nn.LayerNorm(config.n_embd, eps=1e-5 * factor, bias=config.bias)
 
 
 class Block(nn.Module):
@@ -186,9 +188,6 @@ class Block(nn.Module):
         self.ln_2 = pre_norm(config)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
-        if config.embedding_reinjected:
-            self.resid_lambda = nn.Parameter(torch.empty(()))
-            self.x0_lambda = nn.Parameter(torch.empty(()))
 
     def forward(
         self,
@@ -196,10 +195,7 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         cache: KVCache | None = None,
         cos_sin: Rotation | None = None,
-        x0: Tensor | None = None,
     ) -> Tensor:
-        if x0 is not None:
-            x = self.resid_lambda * x + self.x0_lambda * x0
         x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, cos_sin))
         return x + self._scaled(self.mlp(self.ln_2(x)))
 
@@ -213,7 +209,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        # One that draws its own weights imports torch's compiler where there are only shapes.
+        # An nn.Embedding that draws its own weights would import torch's compiler on "meta".
         tokens = torch.empty(vocab_size, config.n_embd)
         self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)  # type: ignore[no-untyped-call]
         if config.positions == "learned":
@@ -238,7 +234,9 @@ class Transformer(nn.Module):
     def _normalized(self, x: Tensor) -> Tensor:
         x = self.emb_norm(x)
         normalizes = self.config.embedding_norm in ("layernorm", "rmsnorm")  # `scale` has it inside
-        return x * self.config.embedding_rms if normalizes and self.config.embedding_rms != 1 else x
+        if normalizes and self.config.embedding_rms != 1:
+            x = x * self.config.embedding_rms
+        return x
 
 
 class GPT(nn.Module):
@@ -246,7 +244,7 @@ class GPT(nn.Module):
 
     All weights are drawn from `generator` in one fixed order. The embedding normalization draws
     none, so all variants of a seed start from the same numbers. Without a generator the model has
-    shapes and no weights. It is made to be read from (`eval`); training says `train`.
+    shapes and no weights. It is in evaluation mode unless training calls `train`.
     """
 
     def __init__(
@@ -276,27 +274,23 @@ class GPT(nn.Module):
             "lm_head.weight": config.head_std,
         }
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:  # a spread of 0 draws its numbers too: the rest stays the same
+            if parameter.ndim == 2:  # also if std is 0, so that the others stay the same
                 std = residual_std if name.endswith("c_proj.weight") else WPE_STD
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        for name, (first, last, _) in REINJECTION.items():
-            multiples = [p for path, p in self.named_parameters() if path.endswith(name)]
-            spaced = torch.linspace(first, last, len(multiples))
-            for multiple, start in zip(multiples, spaced, strict=True):
-                multiple.fill_(start)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. The
-        text continues what `cache` has read, and extends it.
+        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. With a
+        `cache` the text continues what it has read.
 
         Raises ValueError when the text is longer than `block_size`.
         """
         return self.logits(self.hidden(ids, cache))
 
     def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Map character ids (B, T) to what the logits are made of, (B, T, C), as `forward` says."""
+        """Map character ids (B, T) to the input of the output projection, (B, T, C); see
+        `forward`."""
         net, config = self.transformer, self.config
         start = 0 if cache is None else cache.length
         end = start + ids.shape[1]
@@ -306,35 +300,38 @@ class GPT(nn.Module):
                 f"{config.block_size}: shorten it, or train with a larger block_size"
             )
         x = net.dropout(net.embed(ids, start))  # (B, T, C)
-        cos_sin = None
+        cos_sin = None  # (T, D/2) each
         if config.positions == "rotary":
             positions = torch.arange(start, end, device=ids.device)
             cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
         mask = None  # attention is causal by itself, unless something was read before
         if start:
-            mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
-        x0 = x if config.embedding_reinjected else None
+            mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)  # (T, P + T)
         for block in net.h:
-            x = block(x, mask, cache, cos_sin, x0)
+            x = block(x, mask, cache, cos_sin)
         return net.ln_f(x)  # type: ignore[no-any-return]
 
     def recompute_activations(self) -> None:
         """Keep only the inputs of blocks in the forward pass; the backward pass computes the rest
         again, with the same draws of dropout (Chen et al. 2016, arXiv 1604.06174)."""
-        random = self.config.dropout > 0
-        settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": random}
         for block in self.transformer.h:
-            block.forward = partial(checkpoint, block.forward, **settings)
+            block.forward = partial(
+                checkpoint,
+                block.forward,
+                use_reentrant=False,
+                preserve_rng_state=self.config.dropout > 0,
+            )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Map what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
+        """Project what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
         output = self.transformer.wte if self.config.tied else self.lm_head
-        logits, cap = F.linear(hidden, output.weight), self.config.logit_softcap
+        logits = F.linear(hidden, output.weight)
+        cap = self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def logits_in_parts(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits of rows (N, C) in fp32 and what follows them of targets (N,), as many
-        rows at a time as `LOGITS_AT_ONCE` allows: (n, V), (n,)."""
+        """Yield the logits of rows (N, C) in fp32 with their targets (N,), as many rows at a time
+        as `LOGITS_AT_ONCE` allows: (n, V), (n,)."""
         n = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
         for rows, target in zip(hidden.split(n), targets.split(n), strict=True):  # type: ignore[no-untyped-call]
             yield self.logits(rows).float(), target
@@ -343,14 +340,15 @@ class GPT(nn.Module):
     def generate(
         self, ids: Tensor, n: int, generator: torch.Generator, temperature: float = 1.0
     ) -> Tensor:
-        """Continue `ids` (B, T) by `n` sampled characters; return (B, T + n). The lower the
-        temperature, the likelier are those that are likely anyway.
+        """Continue `ids` (B, T) by `n` sampled characters; return (B, T + n). A low temperature
+        favours likely characters.
 
         Raises ValueError for a temperature that is not positive.
         """
         if temperature <= 0:
             raise ValueError(f"temperature {temperature}: must be above 0; 0.01 is nearly greedy")
-        cache, ids = KVCache(), ids.to(self.transformer.wte.weight.device)
+        cache = KVCache()
+        ids = ids.to(self.transformer.wte.weight.device)
         for _ in range(n):
             if ids.shape[1] > self.config.block_size:
                 cache = KVCache()  # the window slides: every character in it gets a new position
@@ -364,45 +362,23 @@ class GPT(nn.Module):
 
 def weights_digest(model: GPT, all_weights: bool = False) -> str:
     """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
-    and of reinjection unless `all_weights`."""
+    unless `all_weights`."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        apart = name.startswith("transformer.emb_norm") or name.endswith(tuple(REINJECTION))
-        if all_weights or not apart:
+        if all_weights or not name.startswith("transformer.emb_norm"):
             result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return result.hexdigest()
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Number of trainable parameters; shared ones count once."""
+    """Count the trainable parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def flops_per_token(config: ModelConfig, vocab_size: int, parameters: int) -> float:
-    """Operations that one token of training needs: 6 N + 12 L H Q T (Chowdhery et al. 2022, arXiv
-    2204.02311, appendix B), with L layers, H heads of size Q and T tokens of context. N is without
-    the embeddings that are only looked up, since no product is taken with them."""
+    """Return the operations that training needs for one token: 6 N + 12 L H Q T (Chowdhery et al.
+    2022, arXiv 2204.02311, appendix B), with L layers, H heads of size Q and T tokens of context. N
+    leaves out embeddings that are only looked up: nothing is multiplied with them."""
     positions = config.block_size if config.positions == "learned" else 0
     looked_up = config.n_embd * (positions + (0 if config.tied else vocab_size))
     return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * config.block_size
-
-
-def optimizer_groups(
-    model: GPT, weight_decay: float, embedding_ratio: float = 1.0
-) -> list[dict[str, Any]]:
-    """Split the parameters into groups: weight matrices inside blocks, the first, decay;
-    embeddings, norm gains, biases and multiples of reinjection do not. `ratio` is what a step
-    multiplies a group's learning rate by: where it is not 1 for token and position embeddings, they
-    are a group of their own, and so are the multiples."""
-    ratios = {"wte": embedding_ratio, "wpe": embedding_ratio}
-    ratios |= {name: ratio for name, (_, _, ratio) in REINJECTION.items()}
-    groups: dict[Any, Any] = {(True, 1.0): [], (False, 1.0): []}
-    for name, parameter in model.named_parameters():
-        in_block = parameter.ndim == 2 and name.startswith("transformer.h.")
-        ratio = math.prod(ratios.get(part, 1.0) for part in name.split("."))
-        groups.setdefault((in_block, ratio), []).append(parameter)
-    return [
-        {"params": members, "weight_decay": weight_decay if in_block else 0.0, "ratio": ratio}
-        for (in_block, ratio), members in groups.items()
-        if members
-    ]

@@ -1,12 +1,20 @@
-"""One run: step, trace, checkpoint, resume, divergence.
+"""Train one run: the loop, its trace and curve, checkpoints, resumption and divergence.
 
-A run killed at any instant continues from its last checkpoint to bit-identical weights (CPU).
-Initial weights, batches and evaluation draw from separate generators, so neither the variant nor
-the evaluation cadence changes what is trained on.
+The order of a step:
+
+    get_lr ─► draw batch ─► forward ─► backward ─► clip ─► check finite ─► step ─► note
+    └──── training_step ───┘└──────────────────── update, on the device ──────────────┘
+
+The device notes loss and norms, and the host reads them some steps at a time (`read_notes`), so
+that it need not wait in every step. Between steps `training_loop` evaluates on dev (`evaluate`) and
+writes checkpoints (`save`).
+
+A run that is killed at any instant continues from its last checkpoint to bit-identical weights (on
+a CPU). Initial weights, batches and evaluation draw from separate generators, so neither the
+variant nor how often it is evaluated changes what is trained on.
 """
 
 import hashlib
-import inspect
 import math
 import os
 import signal
@@ -26,12 +34,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.config.code import TRAIN_FILES, git_state, require_unedited, train_key
 from lib.config.io import locked, write_json
 from lib.config.plan import read_plan
-from lib.config.schema import ModelConfig, RunConfig, learning_rate
+from lib.config.schema import ModelConfig, RunConfig
 from lib.config.study import Arm, Study
 from lib.config.yaml import ConfigError
 from lib.data.text import Corpus, load_corpus, sample_batch
 from lib.results import Provenance
-from lib.train import checkpoint, distributed, machine
+from lib.train import checkpoint, distributed, graph, machine
 from lib.train.diagnostics import (
     embedding_updates,
     evenly_spaced_windows,
@@ -41,19 +49,32 @@ from lib.train.diagnostics import (
 )
 from lib.train.distributed import Report, Row
 from lib.train.machine import random_stream
-from lib.train.model import GPT, optimizer_groups, weights_digest
+from lib.train.model import GPT, weights_digest
+from lib.train.optim import get_lr, make_optimizers
 
 PROVENANCE = "provenance.json"
-"""In a run's folder, from before the first step on."""
+"""File in a run's folder, written before the first step."""
 READ_EVERY = 10
-"""Steps after which the host reads what the device noted, unless it must earlier."""
+"""Steps after which the host reads the device's notes, unless it must earlier."""
 OVERFLOWS = 20
 """Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
 divergence."""
+KEPT = (
+    "step",
+    "batches",
+    "diverged_at",
+    "resumed_at",
+    "peak_memory",
+    "overflows",
+    "rows",
+    "points",
+    "stretches",
+)
+"""Attributes of a `Trainer` that a checkpoint holds as they are."""
 
 
-def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
-    """Write down what a run is about to be trained with.
+def new_provenance(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
+    """Return the provenance of a run that is about to be trained.
 
     Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
     an arm of other code than that at hand; UserError for code edited since it was imported.
@@ -81,22 +102,23 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
 def train(
     study: Study, arm: Arm, seed: int, corpus: Corpus, folder: Path, report: Report
 ) -> "Trainer":
-    """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
-    the weights stands in `provenance.json` before the first step.
+    """Train one run in `folder`, from its last sound checkpoint if there is one. Its provenance is
+    written to `provenance.json` before the first step.
 
-    Ctrl-C, or a notebook's stop, lets the step at hand end and keeps what there is: the run comes
-    back unfinished, and training it again continues it.
+    Ctrl-C, or a notebook's stop button, ends training after the current step and keeps what there
+    is: the run is returned unfinished, and training it again continues it.
 
-    Raises CorpusError for a corpus shorter than a window, ConfigError as `begin` does, and
+    Raises CorpusError for a corpus shorter than a window, ConfigError as `new_provenance` does, and
     UserError when one of several processes ends early. A loss or gradient that is not finite ends
     training: see `diverged_at`.
     """
-    config, provenance = arm.config, begin(study, arm, seed, corpus)
+    config = arm.config
+    provenance = new_provenance(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Trainer(config, corpus, provenance, folder)
         if run.device == "cuda" and not run.machine.graph:
-            reason = machine.why_eager(config, run.machine.processes) or "machine.graph is false"
+            reason = graph.why_eager(config, run.machine.processes) or "machine.graph is false"
             print(f"Trained without a CUDA graph: {reason}")
         write_json(folder / PROVENANCE, run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
@@ -114,31 +136,8 @@ def train(
     return run
 
 
-class Uncompiled(torch.optim.Optimizer):
-    """PyTorch's own, without the wrappers by which it imports the compiler, a second of every run;
-    the step itself is never compiled."""
-
-    found_inf: Tensor
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
-
-
-class AdamW(Uncompiled, torch.optim.AdamW):
-    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
-
-
-class Muon(Uncompiled, torch.optim.Muon):
-    """Steps where `found_inf` is 0, as fused AdamW does, but the host must look at it first."""
-
-    def step(self) -> None:  # type: ignore[override]
-        if not self.found_inf:
-            super().step()  # type: ignore[no-untyped-call]
-
-
 class Trainer:
-    """The moving parts of one run, and when it is trained what it left: a model, and how it came
-    about. All that a checkpoint must hold is an attribute here.
+    """A run while it trains, and afterwards its model and how it came about.
 
     Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). They stay equal
     to the bit: all draw the same batches, each takes its rows of them, and all apply the same mean
@@ -149,13 +148,17 @@ class Trainer:
         self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
     ) -> None:
         block_size = config.model.block_size
+        seed = provenance.seed
         corpus.require_length(block_size)
-        self.config, self.corpus, self.provenance = config, corpus, provenance
-        training, seed = config.training, provenance.seed
+        self.config = config
+        self.corpus = corpus
+        self.provenance = provenance
         self.machine = machine.prepare(config)
         self.device = self.machine.device  # of several GPUs, each process has made one its own
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
+
+        # Model: drawn on the CPU, so that every device starts from the same weights.
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
@@ -166,26 +169,26 @@ class Trainer:
         self.forward: nn.Module = self.model
         if self.machine.compile:
             self.forward = torch.compile(self.model)  # type: ignore[assignment]
-        ratio = training.embedding_learning_rate_ratio
-        groups = optimizer_groups(self.model, training.weight_decay, ratio)
-        self.optimizers: list[Uncompiled] = []
-        if training.optimizer == "muon":
-            matrices = groups.pop(0) | {"ratio": training.muon_learning_rate_ratio}
-            self.optimizers.append(Muon([matrices], adjust_lr_fn="match_rms_adamw"))
-        betas = training.beta1, training.beta2
-        self.optimizer = AdamW(groups, betas=betas, eps=training.eps, fused=True)
-        self.optimizers.append(self.optimizer)
-        self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
+
+        # Optimizers
+        self.optimizers = make_optimizers(self.model, config.training)
+        self.optimizer = self.optimizers[-1]
+        """AdamW, which has all parameters or, beside Muon, all but the matrices in blocks."""
+        is_fp16 = config.training.precision == "fp16"
+        self.scaler = torch.amp.GradScaler(self.device, enabled=is_fp16)
+
+        # Data
         self.batch_stream = random_stream(seed, "batches")
         self.dev = evenly_spaced_windows(corpus.dev, config.evaluation.dev_windows, block_size)
 
+        # Where the run stands, and what is known of its steps
         self.step = 0
         self.batches = ""
         """SHA-256 chained over all batches drawn: equal across arms of a seed."""
         self.diverged_at: int | None = None
         """Step whose loss or gradient was not finite, or after the last step the dev loss."""
         self.resumed_at: list[int] = []
-        """Steps at which a run that was stopped was taken up again."""
+        """Steps at which a stopped run was resumed."""
         self.interrupted = False
         self.rows: list[Row] = []
         self.points: list[Row] = []
@@ -195,18 +198,21 @@ class Trainer:
         self.peak_memory = 0
         """Bytes, of the process that needed them; see `lib.train.machine.peak_memory`."""
         self.unread: list[tuple[Row, str, Tensor]] = []
-        """Of the steps since the host last looked: what it knows, batches, and what is on the
-        device."""
+        """Steps since the host last read notes: their row so far, `batches` after them, and their
+        notes on the device."""
+
+        # On the device, so that a step can depend on them without the host
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
         self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
         """Updates in a row that fp16 skipped."""
+
         self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
         self.load()
         self.from_checkpoint = self.finished
         """Whether training was complete before this execution."""
-        self.update_on_device: machine.Update = self.update
+        self.update_on_device: graph.Update = self.update
         if self.machine.graph:
-            self.update_on_device = machine.StepGraph(self.update, self.optimizer)
+            self.update_on_device = graph.StepGraph(self.update, self.optimizer)
 
     @property
     def finished(self) -> bool:
@@ -228,103 +234,124 @@ class Trainer:
         return pd.DataFrame(self.points)
 
     def training_loop(self, report: Report) -> None:
-        """Train from where the run stands to its end, or to an interrupt."""
+        """Train to the end of the run, or to an interrupt."""
+        interval = self.config.evaluation.interval
+        last = self.config.training.iterations
+        embeddings = self.model.transformer.wte.weight
         if not self.points:
-            self.evaluate()
-        stop = False
-        interval, last = self.config.evaluation.interval, self.config.training.iterations
-        while not (self.finished or stop):
+            self.evaluate()  # the untrained model
+        stops = False
+        while not (self.finished or stops):
             evaluates = (self.step + 1) % interval == 0 or self.step + 1 == last
-            embeddings = self.model.transformer.wte.weight
-            before = embeddings.detach().clone() if evaluates else embeddings
+            before = embeddings.detach().clone() if evaluates else None
             self.training_step()
-            stop = self.interrupted
+            stops = self.interrupted
             saves = self.step % self.config.machine.checkpoint_interval == 0
-            looks = evaluates or saves or stop or len(self.unread) == READ_EVERY
-            if not (self.finished or looks):
+            reads = evaluates or saves or stops or len(self.unread) == READ_EVERY
+            if not reads:
                 continue
-            rows, point = self.read_notes(), None  # which may find that it diverged
-            if self.finished or evaluates:
+
+            rows = self.read_notes()  # which may find that the run diverged
+            point = None
+            if evaluates or self.finished:
                 point = self.evaluate()
-            if point and evaluates:
+            if point is not None and before is not None:
                 point |= embedding_updates(before, embeddings)
             if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
-                self.diverged_at = self.step  # the last update, which no loss came after
-            if self.finished or saves or stop:
+                self.diverged_at = self.step  # by the last update, after which there is no loss
+            if saves or stops or self.finished:
                 self.save()
             for row in rows:
                 report(row, point if row is rows[-1] else None)
 
     def interrupt(self, *_: object) -> None:
-        """Have training end with the step at hand; a second interrupt ends it at once."""
+        """End training after the current step; a second interrupt ends it at once."""
         self.interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def training_step(self) -> None:
         """Make one update: set the rate, draw a batch, and have the device do the rest. Nothing
         here waits for the device, unless Muon does."""
-        started, training, model = time.perf_counter(), self.config.training, self.config.model
-        rate = learning_rate(training, self.step)
+        started = time.perf_counter()
+        training = self.config.training
+
+        lr = get_lr(training, self.step)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                own = rate * group["ratio"]
-                on_device = isinstance(group["lr"], Tensor)
-                group["lr"] = group["lr"].fill_(own) if on_device else own
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(lr * group["ratio"])  # in place: a graph reads it there
+                else:
+                    group["lr"] = lr * group["ratio"]
+
         x, y = self.next_batch()  # (b, T) each: the rows of this process
-        if model.dropout:  # the same in every arm, and after a resumption
+        if self.config.model.dropout:
+            # Seeded by the step: the same in every arm, and after a resumption.
             purpose = f"dropout/{self.step}/{self.rank}"
             torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
             self.model.train()
-        notes = self.update_on_device(x, y)
+        notes = self.update_on_device(x, y)  # (6,)
+        if self.config.model.dropout:
+            self.model.eval()
+
         self.step += 1
-        row = {"step": self.step, "learning_rate": rate}
-        row["tokens"] = self.step * training.batch_size * model.block_size
-        row["seconds"] = time.perf_counter() - started
+        row = {
+            "step": self.step,
+            "learning_rate": lr,
+            "tokens": self.step * training.batch_size * self.config.model.block_size,
+            "seconds": time.perf_counter() - started,
+        }
         self.unread.append((row, self.batches, notes))
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """Do what a step does on the device with inputs and targets (b, T): forward, backward,
-        clip, update. Return what a row of the trace needs, (6,).
+        """Do the device's part of a step on inputs and targets (b, T): forward, backward, clip,
+        update. Return what a row of the trace needs, (6,).
 
         A CUDA graph captures this as it is, so nothing here depends on what the device found. An
         update that is not finite is skipped, and so is every one after it, until the host reads the
         notes.
         """
-        training, size = self.config.training, self.machine.micro_batch_size
-
         # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
+        size = self.machine.micro_batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
-            with machine.autocast(training.precision, self.device):
-                logits = self.forward(x[start : start + size])  # (b, T, V)
-                targets = y[start : start + size].flatten()
-                part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
+            with machine.autocast(self.config.training.precision, self.device):
+                logits = self.forward(x[start : start + size])  # (size, T, V)
+                targets = y[start : start + size]  # (size, T)
+                mean = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+                part = mean * (size / len(x))
             self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
             loss += part.detach()
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        if self.processes > 1:  # all go on with the means
-            for shared in (loss, *gradients):
-                dist.all_reduce(shared)
-                shared /= self.processes
-        self.model.eval()
 
-        # Clip, after the norm is noted.
+        # Mean over processes
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if self.processes > 1:
+            for tensor in (loss, *gradients):
+                dist.all_reduce(tensor)
+                tensor /= self.processes
+
+        # Clip. The norm that is noted is the one before.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = get_total_norm(gradients)
-        if training.gradient_clip is not None:
-            clip_grads_with_norm_(self.model.parameters(), training.gradient_clip, norm)
+        gradient_clip = self.config.training.gradient_clip
+        if gradient_clip is not None:
+            clip_grads_with_norm_(self.model.parameters(), gradient_clip, norm)
 
-        # Update, unless something is not finite.
-        skipped = diverged = ~(loss + norm < torch.inf)  # NaN is not below it either
-        if self.scaler.is_enabled():  # fp16 may overflow, and then lowers its scale
+        # Check that all is finite.
+        skipped = ~(loss + norm).isfinite()
+        if self.scaler.is_enabled():
+            # fp16 may overflow, and then lowers its scale: only many in a row are a divergence.
             self.overflows = (self.overflows + 1) * skipped
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
+        else:
+            diverged = skipped
         self.stopped |= diverged
+
+        # Step. An optimizer leaves everything as it is if `found_inf` is 1.
         found_inf = (self.stopped | skipped).to(torch.float32)
         for optimizer in self.optimizers:
             optimizer.found_inf = found_inf
-            optimizer.step()  # which leaves everything as it is where that is 1
+            optimizer.step()
         if self.scaler.is_enabled():
             self.scaler.update()
         self.model.zero_grad()
@@ -337,57 +364,62 @@ class Trainer:
         return torch.stack([note.double() for note in notes])
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        """Draw inputs and targets, both (B, T), and return the rows of them that this process
-        trains on."""
-        size, block_size = self.config.training.batch_size, self.config.model.block_size
-        x, y = sample_batch(self.corpus.train, size, block_size, self.batch_stream)
+        """Draw inputs and targets, (B, T) each, and return the rows of them that this process
+        trains on, (b, T) each, on the device."""
+        training = self.config.training
+        block_size = self.config.model.block_size
+        x, y = sample_batch(self.corpus.train, training.batch_size, block_size, self.batch_stream)
         self.batches = chained_hash(self.batches, x)
-        x, y = (part.chunk(self.processes)[self.rank] for part in (x, y))
-        if self.device == "cuda":  # from pinned memory a copy waits for nothing
+        x = x.chunk(self.processes)[self.rank]
+        y = y.chunk(self.processes)[self.rank]
+        if self.device == "cuda":  # a copy from pinned memory waits for nothing
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
 
     def read_notes(self) -> list[Row]:
-        """Copy the notes from the device into rows of the trace, up to a step that diverged, which
-        is then where the run stands; return these rows. This waits for the device."""
+        """Read the notes of the last steps from the device into rows of the trace, and return these
+        rows. They end with a step that diverged, and there the run ends. This waits for the
+        device."""
         started = time.perf_counter()
         notes = torch.stack([note for *_, note in self.unread]).tolist()
-        self.unread[-1][0]["seconds"] += time.perf_counter() - started
+        last_row, *_ = self.unread[-1]
+        last_row["seconds"] += time.perf_counter() - started
         size = sum(parameter.numel() for parameter in self.optimizer.state)
-        read = len(self.rows)
+        rows = []
         for (row, batches, _), note in zip(self.unread, notes, strict=True):
             loss, norm, total, largest, skipped, diverged = note
-            row |= {"loss": loss, "grad_norm": norm}
-            row |= {"second_moment_mean": total / size, "second_moment_max": largest}
+            row["loss"] = loss
+            row["grad_norm"] = norm
+            row["second_moment_mean"] = total / size
+            row["second_moment_max"] = largest
             if self.scaler.is_enabled():
                 row["skipped"] = bool(skipped and not diverged)
-                row["grad_norm"] = math.nan if row["skipped"] else norm
-            self.rows.append(row)
-            if diverged:
-                self.diverged_at, self.step, self.batches = row["step"], row["step"], batches
+                if row["skipped"]:
+                    row["grad_norm"] = math.nan
+            rows.append(row)
+            if diverged:  # later steps changed nothing
+                self.step = row["step"]
+                self.batches = batches
+                self.diverged_at = self.step
                 break
+        self.rows += rows
         self.unread.clear()
-        return self.rows[read:]
+        return rows
 
     def evaluate(self) -> Row:
         """Add a point to the dev curve, and return it."""
-        start = time.perf_counter()
+        started = time.perf_counter()
         point: Row = {"step": self.step}
-        point |= snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
+        point |= snapshot(self.model, self.dev)
+        point |= second_moments(self.model, self.optimizer)
         # A quarter of the windows each: enough for a direction, and half a training step's work.
         one, other = self.dev[::4], self.dev[2::4]
         if len(other):
             size = self.machine.micro_batch_size
             point["gradient_cosine"] = gradient_cosine(self.model, one, other, size)
-        point["seconds"] = time.perf_counter() - start
+        point["seconds"] = time.perf_counter() - started
         self.points.append(point)
         return point
-
-    KEPT = (
-        *("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows"),
-        *("rows", "points", "stretches"),
-    )
-    """What a checkpoint holds as it is."""
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
@@ -395,37 +427,45 @@ class Trainer:
             return
         self.peak_memory = max(self.peak_memory, machine.peak_memory(self.device))
         self.stretches[-1]["end"] = self.step
-        state = {name: getattr(self, name) for name in self.KEPT}
-        state["model"] = self.model.state_dict()
-        state["scaler"] = self.scaler.state_dict()
-        state["optimizers"] = [optimizer.state_dict()["state"] for optimizer in self.optimizers]
-        state["batch_stream"] = self.batch_stream.get_state()
-        state["provenance"] = self.provenance.model_dump(mode="json")
+        state = {name: getattr(self, name) for name in KEPT} | {
+            "model": self.model.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "optimizers": [optimizer.state_dict()["state"] for optimizer in self.optimizers],
+            "batch_stream": self.batch_stream.get_state(),
+            "provenance": self.provenance.model_dump(mode="json"),
+        }
         checkpoint.save(self.checkpoints, state)
 
     def load(self) -> None:
-        """Take up the last sound checkpoint, if there is one."""
+        """Resume from the last sound checkpoint, if there is one."""
         state = checkpoint.load(self.checkpoints)
         if state is not None:
-            self.provenance = Provenance.model_validate(state["provenance"])
-            for name in self.KEPT:
+            for name in KEPT:
                 setattr(self, name, state[name])
             self.model.load_state_dict(state["model"])
             self.scaler.load_state_dict(state["scaler"])
             for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(optimizer.state_dict() | {"state": kept})
-            self.overflows = self.overflows.to(self.device)
             self.batch_stream.set_state(state["batch_stream"])
+            self.provenance = Provenance.model_validate(state["provenance"])
+            self.overflows = self.overflows.to(self.device)
         if self.device == "cuda":  # where the step, and a graph of it, read the rate
             for group in self.optimizer.param_groups:
                 group["lr"] = torch.zeros((), device=self.device)
         if not self.finished:
-            self.resumed_at += [self.step] if self.step else []
-            facts = machine.describe(self.machine).model_dump()
-            here = {"machine": facts, "packages": machine.package_versions()}
-            last = self.stretches[-1] if self.stretches else {}
-            if last | here != last:
-                self.stretches.append({"start": self.step, "end": self.step, **here})
+            self._start_stretch()
+
+    def _start_stretch(self) -> None:
+        """Note on which machine the next steps are made, unless it is that of the last ones."""
+        if self.step:
+            self.resumed_at.append(self.step)
+        here = {
+            "machine": machine.describe(self.machine).model_dump(),
+            "packages": machine.package_versions(),
+        }
+        last = self.stretches[-1] if self.stretches else {}
+        if last | here != last:
+            self.stretches.append({"start": self.step, "end": self.step, **here})
 
 
 def chained_hash(before: str, x: Tensor) -> str:
@@ -435,19 +475,22 @@ def chained_hash(before: str, x: Tensor) -> str:
 
 def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> tuple[str, str]:
     """Return the hashes `initial_weights` and `batches` of a run of `steps` steps, without training
-    it. What arms of a seed share is computed once."""
+    it. Batches that arms of a seed share are drawn once."""
     # The layer under study draws no weights, and is not in their hash.
     model = config.model.model_copy(update={"embedding_norm": "none"})
-    size = config.training.batch_size, config.model.block_size
-    key = corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), seed, *size
+    batch_size = config.training.batch_size
+    block_size = config.model.block_size
+    text = (corpus.sha256, corpus.tokenizer.sha256, len(corpus.train))
+    key = (*text, seed, batch_size, block_size)
     stream, hashes = _drawn.setdefault(key, (random_stream(seed, "batches"), [""]))
     while len(hashes) <= steps:
-        hashes.append(chained_hash(hashes[-1], sample_batch(corpus.train, *size, stream)[0]))
+        x, _ = sample_batch(corpus.train, batch_size, block_size, stream)
+        hashes.append(chained_hash(hashes[-1], x))
     return _initial_weights(model, corpus.vocab_size, seed), hashes[steps]
 
 
 _drawn: dict[Any, Any] = {}
-"""Batches drawn so far, and the chained hash after each."""
+"""By text, seed and size: the generator of batches, and the chained hash after each batch."""
 
 
 @lru_cache
@@ -456,8 +499,9 @@ def _initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> str:
 
 
 def main(folder: Path, config: RunConfig) -> None:
-    """Train a run that `train` began, in this process of several. The first of them writes."""
-    rank, on_gpus = int(os.environ["LOCAL_RANK"]), config.machine.device == "cuda"
+    """Train a run in this process, one of several that `train` started."""
+    rank = int(os.environ["LOCAL_RANK"])
+    on_gpus = config.machine.device == "cuda"
     if on_gpus:
         torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
     dist.init_process_group("nccl" if on_gpus else "gloo")

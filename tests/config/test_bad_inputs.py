@@ -88,15 +88,8 @@ ADDED = [
      "include: [{name: tied=false, levels: {model.tied: false, model.n_layer: 2, "
      "training.beta1: 0.8}}]",
      "include.0.name: 'tied=false' names a level; take another"),
-    ("factors: {training.warmup_iterations: [10, 20]}", "factors: warmup_iterations=10 and…equal"),
-    ("training: {schedule: warmup_cosine, final_learning_rate_ratio: 1}\n"
-     "factors: {training.schedule: [warmup_cosine, warmup_stable_decay]}",
-     "factors: warmup_cosine and warmup_stable_decay are equal in all that acts"),
-    ("factors: {training.decay_fraction: [0.2, 0.5]}", "factors: decay_fraction=0.2 and…are equal"),
-    ("factors: {training.muon_learning_rate_ratio: [1, 2]}", "factors: muon_…=1 and…=2 are equal"),
-    ("factors: {model.embedding_norm_on: [sum, token]}", "factors: sum and token are equal in all"),
     ("factors: {model.n_layer: [2, 4]}\ninclude: [{name: x, levels: {model.n_layer: 4}}]",
-     "factors: n_layer=4 and x are equal in all that acts"),
+     "factors: n_layer=4 and x are equal; leave one out"),
     ("factors: {training.batch_size: [16, 32]}", "factors: batch_size=16 sees 614,400…; exclude"),
     ("include: [{name: by-hand, levels: {model.n_layer: 2}}]", "factors: 'by-hand' cannot name an"),
     ("factors: {corpus.tokenizer: [bytes, verdict.json]}", "factors: 'verdict.json' cannot name"),

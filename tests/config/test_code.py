@@ -54,6 +54,7 @@ def append(file, text="# a comment\n"):
         *((f"lib/data/{name}.py", {TRAIN}) for name in ("text", "tokens")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("model", "trainer", "checkpoint")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("machine", "distributed")),
+        *((f"lib/train/{name}.py", {TRAIN}) for name in ("graph", "optim")),
         ("lib/train/diagnostics.py", {TRAIN}),  # the curve is taken in training
         *((f"lib/train/{name}.py", {MEASURE}) for name in ("evaluate", "lm_eval")),
         *((f"lib/data/{name}.py", {MEASURE}) for name in ("suite", "tasks")),

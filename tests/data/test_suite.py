@@ -190,6 +190,14 @@ def test_prompts_that_do_not_fit_are_left_out_by_name(corpus, block_size):
     assert all(str(block_size) in reason for reason in suite.left_out.values())
 
 
+def test_a_task_whose_longest_question_fills_the_context_exactly_is_asked(corpus):
+    (task, *_) = build_suite(corpus, 200, 100).tasks
+    longest = max(len(c + i.continuation) for i in task.items for c in i.contexts)
+    fits, does_not = (build_suite(corpus, 200, longest - n) for n in (1, 2))
+    assert task.name in {each.name for each in fits.tasks}  # the last character is never read
+    assert task.name in does_not.left_out
+
+
 def test_no_suite_is_made_of_no_questions_or_of_a_text_too_long(corpus, monkeypatch):
     for items, characters in ((0, 2**24), (60, 1000)):
         monkeypatch.setattr("lib.data.text.MAX_SEARCHED", characters)

@@ -31,7 +31,8 @@ from lib.sweep.check import (
     size_of,
 )
 from lib.train.machine import autocast, prepare, random_stream
-from lib.train.model import GPT, count_parameters, optimizer_groups
+from lib.train.model import GPT, count_parameters
+from lib.train.optim import optimizer_groups
 from tests.config.samples import PLAN, STUDY, Parameters
 from tests.conftest import TINY, refused
 from tests.stats.decay import decay_study
@@ -342,7 +343,7 @@ def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch)
 
 WHOLE = [
     {},
-    {"embedding_reinjected": True, "n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
+    {"n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
     {"optimizer": "muon", "n_embd": 256},
 ]
 

@@ -42,7 +42,7 @@ def alone(config, seed):
 def begun(config, corpus, seed=0):
     """The provenance of a run that stands alone."""
     study = alone(config, seed)
-    return training.begin(study, study.arm("baseline"), seed, corpus)
+    return training.new_provenance(study, study.arm("baseline"), seed, corpus)
 
 
 def train(config, corpus, seed, folder, report=lambda *_: None):

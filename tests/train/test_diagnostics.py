@@ -3,11 +3,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.config.schema import REINJECTION
 from lib.train import diagnostics
 from lib.train.diagnostics import gradient_cosine, mean_cosine, snapshot
 from lib.train.evaluate import score
-from lib.train.model import optimizer_groups
+from lib.train.optim import optimizer_groups
 from tests.train.samples import gpt
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
@@ -45,7 +44,6 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
     logits = model(windows[:, :-1])
     assert shot["logit_max"] == pytest.approx(logits.max(-1).values.mean().item(), rel=1e-5)
     assert shot["logit_sd"] == pytest.approx(logits.std(-1).mean().item(), rel=1e-5)
-    assert not model.transformer.h[0]._forward_pre_hooks  # nothing stays behind
 
 
 def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus):
@@ -70,9 +68,9 @@ GROUPS = ("wte", "wpe", "attn", "mlp", "ln")
 
 
 def test_every_parameter_belongs_to_a_group(corpus):
-    fields = {"embedding_norm": "layernorm", "tied": False, "embedding_reinjected": True}
+    fields = {"embedding_norm": "layernorm", "tied": False}
     model = gpt(corpus.vocab_size, **SMALL, **fields)
-    groups = {*GROUPS, "emb_norm", "lm_head", *REINJECTION}
+    groups = {*GROUPS, "emb_norm", "lm_head"}
     assert {diagnostics.parameter_group(name) for name, _ in model.named_parameters()} == groups
 
 

@@ -8,6 +8,7 @@ import torch
 
 from lib.config.io import ROOT
 from lib.train import evaluate
+from lib.train.calibration import Tempering
 from lib.train.evaluate import score
 from tests.train.samples import gpt, make_model
 
@@ -24,7 +25,8 @@ def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is(
     code = """
 import resource, numpy as np, torch
 from lib.train import evaluate as evaluation, model as of_model
-from lib.train.evaluate import Tempering, calibrate, logit_quantiles, score
+from lib.train.calibration import Tempering, calibrate
+from lib.train.evaluate import logit_quantiles, score
 from lib.train.machine import random_stream
 from lib.train.diagnostics import snapshot
 from lib.train.lm_eval import score_pairs
@@ -38,9 +40,10 @@ model = of_model.GPT(config, 10_000, random_stream(0, "w"))
 ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
 
 def measure(n):
-    tempering = Tempering(32)  # the fit is what takes long
+    tempering = Tempering(model.logits_in_parts, 32)
     scores = score(model, ids[:n + 1], n // 64, tempering)
-    calibrate(scores, tempering, np.random.default_rng(0))
+    generator = np.random.default_rng(0)
+    calibrate(scores.confidence, scores.columns['correct'], tempering, generator)
     logit_quantiles(scores)
     windows = ids[:n].view(-1, 64)
     snapshot(model, windows)
@@ -110,6 +113,6 @@ def test_logits_are_described_by_a_sample_and_the_largest_by_all(cap, corpus, mo
     np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
     largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
     np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
-    tempering = evaluate.Tempering(40)
+    tempering = Tempering(model.logits_in_parts, 40)
     nll = score(model, text, 2, tempering).columns["nll"]
     assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lib.config.schema import EmbeddingNorm, RunConfig
-from lib.train import machine
-from lib.train.machine import StepGraph, why_eager
+from lib.train import graph
+from lib.train.graph import StepGraph, why_eager
 from lib.train.trainer import Trainer
 from tests.train.samples import NANOCHAT, begun, train
 
@@ -30,7 +30,6 @@ CASES = {
     "dropout, so eager": {"model": {"dropout": 0.1}},
     "fp16, so eager": {"training": {"precision": "fp16"}},
     "Muon, so eager": {"training": COSINE | {"optimizer": "muon"}},
-    "reinjected": {"model": NANOCHAT | {"embedding_reinjected": True}, "training": COSINE},
     "diverges": {"training": {"learning_rate": 1e6}},
 }
 
@@ -105,7 +104,7 @@ class MadeUp:
 def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(monkeypatch):
     made_up = MadeUp()
     for name in ("Stream", "CUDAGraph", "current_stream", "stream", "graph"):
-        monkeypatch.setattr(machine.torch.cuda, name, lambda *_, **__: made_up)
+        monkeypatch.setattr(graph.torch.cuda, name, lambda *_, **__: made_up)
     updates = []
 
     def update(x, y):

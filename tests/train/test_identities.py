@@ -25,7 +25,8 @@ import torch
 from torch.nn import functional as F
 
 from lib.train.machine import random_stream
-from lib.train.model import count_parameters, optimizer_groups
+from lib.train.model import count_parameters
+from lib.train.optim import optimizer_groups
 from tests.conftest import change
 from tests.train.samples import gpt, train
 
@@ -75,7 +76,7 @@ def test_training_with_centring_takes_the_same_path(float64, tiny, corpus, tmp_p
         torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("fields", [{}, {"tied": False}, {"embedding_reinjected": True}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"tied": False}], ids=str)
 def test_scaling_embeddings_and_branches_alike_changes_neither_logits_nor_gradients(fields, tokens):
     s = 1 / math.hypot(0.02, 0.02)  # what `scale` multiplies by
     none = loss_and_gradients(moved("none", **fields), tokens)

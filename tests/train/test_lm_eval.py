@@ -106,6 +106,16 @@ def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus):
     assert short == pytest.approx(direct(model, corpus, context[-14:], " no")[0], abs=1e-5)
 
 
+@pytest.mark.parametrize("n", [1, 127, 128])
+def test_a_question_that_fills_the_context_exactly_is_asked_whole(n, model, corpus):
+    """The last character is predicted and never read: 129 characters fit into 128."""
+    text = corpus.decode(corpus.heldout[:129])
+    adapter = CharacterLM(model, corpus)
+    ((log, _),) = adapter.loglikelihood([request(text[:-n], text[-n:])])
+    assert log == pytest.approx(direct(model, corpus, text[:-n], text[-n:])[0], abs=1e-3)
+    assert not adapter.overflows
+
+
 def test_errors_name_the_remedy(model, corpus):
     adapter = CharacterLM(model, corpus)
     with pytest.raises(CorpusError, match="'é' was unseen"):

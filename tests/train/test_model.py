@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib.train import model as models
 from lib.train.machine import random_stream
-from lib.train.model import KVCache, count_parameters, flops_per_token, optimizer_groups
+from lib.train.model import KVCache, count_parameters, flops_per_token
+from lib.train.optim import optimizer_groups
 from tests.train.samples import gpt
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
@@ -81,31 +81,6 @@ def test_arms_of_a_seed_start_from_bit_identical_weights_outside_the_norm(kind):
     for name, tensor in baseline.items():
         assert torch.equal(tensor, arm.pop(name)), name
     assert all(name.startswith("transformer.emb_norm.") for name in arm)
-
-
-@pytest.mark.parametrize("on", ["sum", "token"])
-@pytest.mark.parametrize("kind", VARIANTS)
-@torch.no_grad()
-def test_reinjection_is_nanochats_and_touches_nothing_else(kind, on):
-    """Blocks are given the stream and what block 1 is given, in multiples that 0 and 1 undo."""
-    fields = SMALL | {"embedding_norm": kind, "embedding_norm_on": on, "embedding_std": 0.5}
-    plain, model = (gpt(**fields, embedding_reinjected=r).double() for r in (False, True))
-    assert models.weights_digest(model) == models.weights_digest(plain)
-    multiples = [(1.15 - 0.10 * i / 2, 0.20 - 0.15 * i / 2) for i in range(3)]
-    x = x0 = plain.transformer.embed(ids(12))
-    for block, (a, b) in zip(plain.transformer.h, multiples, strict=True):
-        x = block(a * x + b * x0)
-    logits = model(ids(12))
-    torch.testing.assert_close(logits, plain.logits(plain.transformer.ln_f(x)), rtol=0, atol=1e-6)
-    cache = KVCache()
-    parts = [model(part, cache) for part in ids(12).split((5, 1, 6), dim=1)]
-    torch.testing.assert_close(torch.cat(parts, 1), logits, rtol=0, atol=1e-12)
-    *_, of_stream, of_embedding = optimizer_groups(model, 0.1)
-    for group, ratio, value in ((of_stream, 1.25, 1.0), (of_embedding, 125.0, 0.0)):
-        assert (group["ratio"], group["weight_decay"], len(group["params"])) == (ratio, 0.0, 3)
-        for parameter in group["params"]:
-            parameter.fill_(value)
-    assert model(ids(12)).equal(plain(ids(12)))
 
 
 def test_initialisation_is_gpt2s():

@@ -10,7 +10,7 @@ import torch
 from lib.config.code import measure_key, train_key
 from lib.config.study import Study
 from lib.results import Provenance
-from lib.train.trainer import begin
+from lib.train.trainer import new_provenance
 from tests.conftest import TINY, change
 from tests.train.samples import begun
 
@@ -20,7 +20,7 @@ PACKAGES = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval
 def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus):
     study = Study.model_validate(TINY | {"name": "tiny", "seeds": [3]})
     arm = study.arm("baseline")
-    made = begin(study, arm, 3, corpus)
+    made = new_provenance(study, arm, 3, corpus)
     assert (made.study, made.arm, made.seed, made.plan) == ("tiny", "baseline", 3, None)
     assert made.corpus_sha256 == corpus.sha256
     assert made.training_digest == train_key() != made.measuring_digest == measure_key()

@@ -12,13 +12,14 @@ from scipy.spatial.distance import cosine
 from torch.nn import functional as F
 
 from lib.config.io import ROOT
-from lib.config.schema import RunConfig, learning_rate
+from lib.config.schema import RunConfig
 from lib.config.yaml import UserError
 from lib.data.text import sample_batch
 from lib.train import trainer as training
 from lib.train.evaluate import measure
 from lib.train.machine import derive_seed, random_stream
-from lib.train.model import GPT, optimizer_groups, weights_digest
+from lib.train.model import GPT, weights_digest
+from lib.train.optim import get_lr, optimizer_groups
 from lib.train.trainer import initial_hashes
 from tests.conftest import change
 from tests.train.samples import assert_same, killed_at, train
@@ -28,9 +29,7 @@ from tests.train.samples import assert_same, killed_at, train
     ("step", "optimizer"), [(1, "adamw"), (5, "adamw"), (7, "adamw"), (12, "adamw"), (7, "muon")]
 )
 def test_a_killed_run_continues_to_the_same_bits(step, optimizer, tiny, corpus, tmp_path):
-    """That of Muon with embeddings reinjected."""
-    reinjected = change(tiny, "model", embedding_reinjected=optimizer == "muon")
-    config = change(reinjected, "training", optimizer=optimizer)
+    config = change(tiny, "training", optimizer=optimizer)
     with killed_at(step):
         train(config, corpus, 0, tmp_path / "run")
     resumed = train(config, corpus, 0, tmp_path / "run")
@@ -46,10 +45,10 @@ def test_an_interrupted_run_has_the_same_weights(tiny, corpus, tmp_path, undistu
     def interrupt(config, step):
         if step == 6:
             os.kill(os.getpid(), signal.SIGINT)
-        return learning_rate(config, step)
+        return get_lr(config, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "learning_rate", interrupt)
+        patch.setattr(training, "get_lr", interrupt)
         stopped = train(tiny, corpus, 0, tmp_path / "run")
     assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
@@ -157,7 +156,7 @@ def test_muon_steps_on_matrices_and_adamw_on_the_rest(float64, tiny, corpus, tmp
         model.zero_grad()
         F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.param_groups[0]["lr"] = rate = learning_rate(config.training, step)
+        optimizer.param_groups[0]["lr"] = rate = get_lr(config.training, step)
         optimizer.step()
         with torch.no_grad():
             for p, moment in zip(matrices["params"], moments, strict=True):
@@ -252,23 +251,23 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
 
 def test_a_schedule_is_constant_or_has_its_closed_form():
     constant = RunConfig.model_validate({"training": {"learning_rate": 0.1}}).training
-    assert {learning_rate(constant, step) for step in range(300)} == {0.1}
+    assert {get_lr(constant, step) for step in range(300)} == {0.1}
     fields = {"schedule": "warmup_cosine", "iterations": 101, "warmup_iterations": 20}
     fields |= {"learning_rate": 1.0, "final_learning_rate_ratio": 0.2}
     config = RunConfig.model_validate({"training": fields}).training
-    assert learning_rate(config, 0) == pytest.approx(1 / 20)
-    assert learning_rate(config, 19) == 1.0
-    assert learning_rate(config, 20) == 1.0
-    assert learning_rate(config, 60) == pytest.approx(0.6)  # halfway: mean of 1 and 0.2
-    assert learning_rate(config, 100) == pytest.approx(0.2)
+    assert get_lr(config, 0) == pytest.approx(1 / 20)
+    assert get_lr(config, 19) == 1.0
+    assert get_lr(config, 20) == 1.0
+    assert get_lr(config, 60) == pytest.approx(0.6)  # halfway: mean of 1 and 0.2
+    assert get_lr(config, 100) == pytest.approx(0.2)
     stable = config.model_copy(update={"schedule": "warmup_stable_decay", "decay_fraction": 0.4})
-    assert [learning_rate(stable, step) for step in (0, 19)] == [1 / 20, 1.0]
-    assert {learning_rate(stable, step) for step in range(20, 60)} == {1.0}  # of 101, 40.4 decay
-    assert learning_rate(stable, 80) == pytest.approx(0.2 + 0.8 * 20 / 40.4)
-    assert learning_rate(stable, 100) == pytest.approx(0.2)
+    assert [get_lr(stable, step) for step in (0, 19)] == [1 / 20, 1.0]
+    assert {get_lr(stable, step) for step in range(20, 60)} == {1.0}  # of 101, 40.4 decay
+    assert get_lr(stable, 80) == pytest.approx(0.2 + 0.8 * 20 / 40.4)
+    assert get_lr(stable, 100) == pytest.approx(0.2)
     linear = stable.model_copy(update={"decay_fraction": 1.0})  # from the end of the warm-up on
     expected = [1.0, 0.6, 0.2]
-    assert [learning_rate(linear, step) for step in (20, 60, 100)] == pytest.approx(expected)
+    assert [get_lr(linear, step) for step in (20, 60, 100)] == pytest.approx(expected)
 
 
 def test_the_dev_curve_is_of_dev_windows_and_its_cosine_of_two_quarters(tiny, corpus, tmp_path):

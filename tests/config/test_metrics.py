@@ -1,0 +1,17 @@
+import pytest
+
+from lib.config.metrics import MEASURES
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [("piqa.acc", "piqa accuracy"), ("a.b.acc@5", "a.b accuracy, 5-shot")],
+)
+def test_the_accuracy_of_any_stock_task_is_a_measure(name, label):
+    assert MEASURES[name].label == label
+
+
+@pytest.mark.parametrize("name", ["piqa", "acc", ".acc", ".acc@5", "piqa.acc_norm", "perplexities"])
+def test_an_unknown_measure_is_refused(name):
+    with pytest.raises(KeyError, match=name):
+        MEASURES[name]
