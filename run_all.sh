@@ -13,7 +13,6 @@ done
 cd "$(dirname "$script")"
 unset "${!PYTHON@}" # a user's settings of it
 export PYTHONPATH="$PWD" PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
-rm -rf lib/__pycache__ 2>/dev/null || true # no other is read: lib/__init__.py
 
 fail() {
   echo "error: $1" >&2

@@ -9,17 +9,15 @@ import errno
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
 
 from lib.config.io import (
@@ -28,13 +26,12 @@ from lib.config.io import (
     NOTEBOOKS,
     ROOT,
     SWEEP,
-    corpus_places,
     listed,
     read_json,
     sha256,
 )
 from lib.config.schema import digest
-from lib.config.yaml import HEADLESS, ConfigError, Json, UserError
+from lib.config.yaml import HEADLESS, Json, UserError
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
@@ -48,16 +45,6 @@ checkpoint. Training imports a few others: `tests/config/test_code.py` names eac
 reason why it decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """Further files that decide the numbers of given weights; the same test names the harmless ones."""
-_RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
-"""What must be as committed, beside parameters, for a run's commit to say what made it."""
-_ALSO_RUN = ("*.lock", "*.py", "*.pyc", "*.so", "*/__init__.*", "*/*/__init__.*")
-"""What else must: Python imports it before a package of its name that is installed."""
-_OUTSIDE = re.compile(
-    r"""(^|[\s"'=\[{(:,/])\.\.(/|[\s"']|$)|[\s"'\[{:,](~/|file:|/+[^\s/"'\]},])"""
-)
-"""How a task file names what lies outside its folder."""
-_DATA = (".jsonl", ".json", ".csv", ".parquet", ".py", ".pyc")
-"""Files beside a task that name no others."""
 _OF_TOOLS = (
     "PYTHON* IPYTHON* JUPYTER* JPY_* MPL* MATPLOTLIBRC GIT_* SNAKEMAKE_* BASH_ENV LANGUAGE COLUMNS"
     " LINES NO_COLOR FORCE_COLOR CLICOLOR* PET_* RANK *_RANK *WORLD_SIZE MASTER_*"
@@ -83,9 +70,8 @@ PARENT = "STUDY_PARENT"
 _FIRST = "--IPKernelApp.exec_lines=import lib.config.code; lib.config.code.end_with_parent()"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
-_GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
-_GIT += " -c core.useReplaceRefs=false -c log.showSignature=false -c core.quotePath=false"
-"""Of a user's settings none executes, hides or adds anything."""
+_RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
+"""What must be as committed, beside parameters, for a run's commit to say what made it."""
 
 
 def hash_code(top: Path) -> dict[str, str]:
@@ -162,28 +148,6 @@ def tasks_hash(include_path: str | None) -> str | None:
     return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
 
 
-def require_allowed(include_path: str | None) -> None:
-    """Raise ConfigError for task files whose hash their user has not written to a list in `data/`:
-    whatever they name as `!function`, and their templates, run as Python."""
-    if include_path is None:
-        return
-    sys.pycache_prefix = __file__  # no folder: no .pyc is read, which may be of other code
-    for file in sorted((CHECKOUT / include_path).rglob("*")):
-        is_task = file.suffix.lower() not in _DATA and file.is_file()
-        text = file.read_text("utf-8", "replace") if is_task else ""
-        if _OUTSIDE.search(text) or (file.is_symlink() and file.is_dir()):
-            fault = f"{file.name} names a file outside {include_path}, which no hash covers"
-            raise ConfigError(f"evaluation.include_path: {fault}; put it beside the task")
-    wanted = tasks_hash(include_path)
-    lists = filter(Path.is_file, corpus_places("allowed-tasks.txt"))
-    allowed = " ".join(file.read_text("utf-8", "replace") for file in lists).split()
-    if wanted not in allowed:
-        raise ConfigError(
-            f"evaluation.include_path: task files may run Python, so read those in {include_path}; "
-            f"to allow them as they are, add a line to data/allowed-tasks.txt: {wanted}"
-        )
-
-
 def _of_process(patterns: str) -> dict[str, str]:
     """Return the variables of this process whose names match one of some patterns."""
     found = os.environ.items()
@@ -216,7 +180,6 @@ def end_with_parent() -> None:
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     """Have kernels inherit `environment` while the block runs: this Python, its threads pinned,
     settings and start-up files of nobody, nobody watching. Give a short folder."""
-    shutil.rmtree(ROOT / "lib" / "__pycache__", ignore_errors=True)  # what `lib` cannot keep out
     from unittest.mock import patch  # here, as both take a while
 
     from ipykernel.kernelspec import write_kernel_spec
@@ -254,7 +217,9 @@ def start_up_files() -> list[str]:
 def git(*words: str) -> str | None:
     """Return what a command of git prints in the checkout; None where it fails or git is not
     there. OSError where the machine has no process for it, or killed it."""
-    command = [*_GIT.split(), "-C", str(CHECKOUT), *words]
+    # No lock, as a user may work with git meanwhile; names and log entries as they are.
+    options = ["--no-optional-locks", "-c", "core.quotePath=false", "-c", "log.showSignature=false"]
+    command = ["git", *options, "-C", str(CHECKOUT), *words]
     try:
         process = subprocess.run(command, env=environment(), capture_output=True, check=True)
     except (FileNotFoundError, PermissionError):
@@ -298,30 +263,19 @@ def ask_git() -> dict[str, Json]:
     if re.fullmatch(r"[0-9a-f]{40}", packed):
         commit = packed
     elif is_checkout():
-        others = {path.relative_to(ROOT).parts[0] for name in _ALSO_RUN for path in ROOT.glob(name)}
-        code = {*_RUNS, *others} - {"tests", "mutants"}
         commit = (git("rev-parse", "HEAD") or "").strip() or None
-        parts = [as_committed(ROOT, code), as_committed(CHECKOUT, {"params"})]
+        parts = [is_as_committed(*_RUNS), is_as_committed("params")]
     return {
         "code": {"commit": commit, "clean": None if None in parts else all(parts)},
         "parameters": {"commit": commit, "clean": parts[1]},
     }
 
 
-def as_committed(top: Path, names: Collection[str]) -> bool | None:
-    """Tell whether files and folders have the bytes that they have in HEAD, whatever git's index,
-    settings and attributes say of them; None where git does not tell. Of no run are hidden ones."""
-    tree = git("-C", str(top), "ls-tree", "-r", "-z", "HEAD", "--", *names)
-    if tree is None:
-        return None
-    lines = [line.partition("\t") for line in tree.split("\0") if line]
-    committed = {name: words.split()[2] for words, _, name in lines}
-    paths = [path for name in names for each in (name, f"{name}/**/*") for path in top.glob(each)]
-    files = [path for path in paths if path.is_file() or path.is_symlink()]
-    found = [path.relative_to(top).as_posix() for path in files]
-    hashes = git("-C", str(top), "hash-object", "--no-filters", "--", *found) or ""
-    changed = committed.items() ^ zip_longest(found, hashes.split())
-    return all("/." in f"/{name}" or "__pycache__" in name for name, _ in changed)
+def is_as_committed(*paths: str, top: Path | None = None) -> bool | None:
+    """Return whether git calls files and folders of a checkout unchanged, and knows all files in
+    them that it does not ignore; None if git does not tell. The checkout is this one, or `top`."""
+    status = git("-C", str(top or CHECKOUT), "status", "--porcelain", "--", *paths)
+    return None if status is None else not status
 
 
 def plan_log(file: str) -> str:

@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lib.config.code import (
-    as_committed,
     ask_git,
     environment,
     git,
     hash_code,
     imported_code,
+    is_as_committed,
     is_checkout,
     tasks_hash,
 )
@@ -173,7 +173,7 @@ def tree_of(commit: str) -> Path:
         if not (texts := tree / "data").exists():  # older code looks for texts there
             texts.symlink_to(output_root() / "data")
         head = (git("-C", str(tree), "rev-parse", "HEAD") or "").strip()
-        if head != commit or not as_committed(tree, {"lib", "notebooks"}):
+        if head != commit or not is_as_committed("lib", "notebooks", top=tree):
             raise UserError(f"runs/.code/ does not hold {commit[:12]} as it is; delete that folder")
     return tree
 

@@ -2,19 +2,14 @@
 
 import json
 import os
-import py_compile
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import grimp
 import pytest
 
 from lib.config import code
 from lib.config.io import ROOT, write_json
-from lib.config.yaml import ConfigError
 
 TRAIN, MEASURE = "train", "measure"
 
@@ -186,68 +181,6 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
         assert state() == found
 
 
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        "config --global core.excludesFile HOME/ignored",
-        "config core.trustctime false",
-        "config core.fsmonitor HOME/hook",
-        "update-index --assume-unchanged lib/old.py",
-        "update-index --skip-worktree lib/old.py",
-        "config filter.own.clean HOME/clean",
-        "replace HEAD HEAD~",
-        "GIT_DIR",
-        "GIT_INDEX_FILE",
-        "GIT_CONFIG_COUNT",
-    ],
-)
-def test_no_setting_of_git_hides_a_change(hidden, parameters, tmp_path_factory, monkeypatch):
-    """Neither of a file that git knows nor of a new one; nor does it name another commit."""
-    home, old = tmp_path_factory.mktemp("home"), parameters.top / "lib" / "old.py"
-    monkeypatch.setenv("HOME", str(home))
-    (home / "ignored").write_text("lib\n", "utf-8")
-    (home / "hook").write_text("#!/bin/sh\ntouch $HOME/executed; echo x\n", "utf-8")
-    (home / "clean").write_text("#!/bin/sh\nprintf 'x = 1'\n", "utf-8")
-    (home / "hook").chmod(0o755)
-    (home / "clean").chmod(0o755)
-    old.parent.mkdir()
-    parameters.commit()
-    (parameters.top / ".git/info/attributes").write_text("*.py filter=own", "utf-8")
-    old.write_text("x = 1", "utf-8")
-    commit = parameters.commit()
-    if hidden.startswith("GIT_"):
-        monkeypatch.setenv(hidden, str(home / "other"))
-    else:
-        parameters.git(*hidden.replace("HOME", str(home)).split())
-    new = old.with_name("new.py")
-    for file, text in ((old, "x = 1"), (old, "x = 2"), (old, "x = 1"), (new, "")):
-        when = old.stat().st_mtime_ns
-        file.write_text(text, "utf-8")
-        os.utime(file, ns=(when, when))
-        assert state() == {"commit": commit, "clean": text == "x = 1"}
-    assert not (home / "executed").exists()
-
-
-IMPORTED = ("x.py", "x.pyc", "x.abi3.so", "x/__init__.py", "x/__init__.pyc", "ruamel/x/__init__.py")
-
-
-@pytest.mark.parametrize("file", [*IMPORTED, "scripts/x.py", "tests/x/__init__.py", "x.md"])
-def test_what_python_would_import_is_as_committed_or_told(file, parameters, tmp_path_factory):
-    """Though it is ignored, or a link to what lies elsewhere."""
-    (parameters.top / ".gitignore").write_text("x*\n", "utf-8")
-    parameters.commit()
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / file
-    elsewhere.parent.mkdir(parents=True, exist_ok=True)
-    elsewhere.touch()
-    top = Path(file).parts[0]
-    (parameters.top / top).symlink_to(elsewhere.parents[len(Path(file).parts) - 1] / top)
-    linked = state()["clean"]
-    (parameters.top / top).unlink()
-    (parameters.top / file).parent.mkdir(parents=True, exist_ok=True)
-    (parameters.top / file).touch()
-    assert [linked, state()["clean"]] == [file not in IMPORTED] * 2
-
-
 HOSTILE = (
     "PYTHONSTARTUP PYTHONOPTIMIZE PYTHONPYCACHEPREFIX PYTHONIOENCODING PYTHONHOME PYTHONHASHSEED"
     " MATPLOTLIBRC MPLCONFIGDIR MPLBACKEND GIT_DIR GIT_CONFIG_COUNT JUPYTER_CONFIG_PATH IPYTHONDIR"
@@ -295,72 +228,25 @@ def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(mon
     assert {*code.start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
 
 
-@pytest.mark.parametrize("mode", ["TIMESTAMP", "UNCHECKED_HASH", "CHECKED_HASH"])
-@pytest.mark.parametrize("name", ["probe", "config/probe", "config/__init__"])
-def test_no_compiled_file_runs_in_place_of_its_source(mode, name, tree):
-    """Though time, size and hash, by which Python takes it for its source's, are the same."""
-    source, other = tree / "lib" / f"{name}.py", tree / "other.py"
-    source.write_text("value = 2", "utf-8")
-    other.write_text("value = 1", "utf-8")
-    os.utime(other, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
-    kind = py_compile.PycInvalidationMode[mode]
-    made = [Path(py_compile.compile(str(f), invalidation_mode=kind)) for f in (source, other)]
-    compiled = made[0].read_bytes()[:16] + made[1].read_bytes()[16:]
-    made[0].write_bytes(compiled)
-    source.with_suffix(".so").touch()
-    module = f"lib.{name}".replace("/", ".").removesuffix(".__init__")
-    command = [sys.executable, "-c", f"from {module} import value; print(value)"]
-    assert subprocess.check_output(command, cwd=tree, env={"PYTHONPATH": str(tree)}) == b"2\n"
-    assert made[0].read_bytes() == compiled
-
-
-def test_kernels_compile_the_library_s_first_file_anew_and_have_a_short_folder(tree, monkeypatch):
+def test_kernels_have_a_short_folder(monkeypatch):
     """The path of a socket has at most 107 bytes, however many characters."""
-    py_compile.compile(str(tree / "lib" / "__init__.py"))
     monkeypatch.setattr("tempfile.tempdir", f"/tmp/{'ü' * 40}")
     with code.kernel_environment(1) as folder:
         assert len(os.fsencode(folder)) < 80
-        assert not list((tree / "lib").glob("__pycache__/*"))
 
 
-OUTSIDE = (
-    "include: ../base.yaml", "data_dir: ..", "data_files: {test: a/../../x}",
-    "data_files: [/data/x.jsonl]", 'data_files: "/x.jsonl"', "data_dir: ~/data",
-    "data_files: file:///x", "data_files: //x/y", "data_dir: /my-data",
-)  # fmt: skip
-
-
-def test_tasks_of_one_s_own_are_hashed_and_asked_once_they_are_allowed(tmp_path, monkeypatch):
-    allowed = tmp_path / "allowed-tasks.txt"
+def test_tasks_of_one_s_own_are_hashed(tmp_path, monkeypatch):
     monkeypatch.setattr(code, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(code, "corpus_places", lambda name: [tmp_path / name])
-    monkeypatch.setattr("sys.pycache_prefix", None)
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "items.jsonl").write_text("{}", "utf-8")
-    (tmp_path / "tasks" / "own.yaml").write_text("task: own", "utf-8")
+    (tmp_path / "tasks/__pycache__").mkdir(parents=True)
+    (tmp_path / "tasks/items.jsonl").write_text("{}", "utf-8")
+    (tmp_path / "tasks/own.yaml").write_text("task: own", "utf-8")
     first = code.tasks_hash("tasks")
-    (tmp_path / "tasks" / "__pycache__").mkdir()
-    (tmp_path / "tasks" / "__pycache__" / "own.pyc").write_text("", "utf-8")
-    (tmp_path / "tasks" / "._own.yaml").write_text("task: own", "utf-8")  # which is not read
+    for name in ("__pycache__/own.pyc", "._own.yaml"):  # no task is read from them
+        (tmp_path / "tasks" / name).write_text("", "utf-8")
     assert code.tasks_hash("tasks") == first
-    (tmp_path / "tasks" / "items.jsonl").write_text("{} ", "utf-8")
-    assert code.tasks_hash("tasks") != first
-    assert code.tasks_hash(None) is None
-    code.require_allowed(None)
-    changes = {"own.yaml": "task: other", "d/x": ""}
-    changes["__pycache__/x"] = ""
-    for name, text in changes.items():
+    for name in ("items.jsonl", "utils.py", "deeper/own.yaml"):
+        before = code.tasks_hash("tasks")
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "tasks" / name).write_text(text, "utf-8")
-        with pytest.raises(ConfigError, match=r"read those in tasks; .* data/allowed-tasks.txt"):
-            code.require_allowed("tasks")
-        allowed.write_text(f"{'0' * 64}\n{code.tasks_hash('tasks')}\n", "utf-8")
-        code.require_allowed("tasks")
-    for text in OUTSIDE:
-        (tmp_path / "tasks" / "own.yaml").write_text(text, "utf-8")
-        with pytest.raises(ConfigError, match=r"own.yaml names a file outside tasks"):
-            code.require_allowed("tasks")
-    (tmp_path / "tasks" / "own.yaml").write_text("doc_to_text: 'he/she ... or 1/2 / 3?'", "utf-8")
-    (tmp_path / "tasks" / "linked").symlink_to(tmp_path, target_is_directory=True)
-    with pytest.raises(ConfigError, match=r"linked names a file outside tasks"):
-        code.require_allowed("tasks")
+        (tmp_path / "tasks" / name).write_text("other", "utf-8")
+        assert code.tasks_hash("tasks") != before
+    assert code.tasks_hash(None) is None

@@ -28,9 +28,6 @@ def root(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for module in ("lib.results", "lib.config.code"):
             patch.setattr(f"{module}.tasks_hash", lambda _: "a" * 64)
-        (root / "allowed-tasks.txt").write_text("a" * 64, "utf-8")
-        patch.setattr("lib.config.code.corpus_places", lambda name: [root / name])
-        patch.setattr("sys.pycache_prefix", None)
         patch.setattr(harness, "_manager", lambda _: manager)
         patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")
         yield root
