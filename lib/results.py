@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from lib.config.code import tasks_hash
-from lib.config.io import nan_to_none, read_json
+from lib.config.files import nan_to_none, read_json
+from lib.config.provenance import tasks_hash
 from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
 from lib.config.yaml import Json

@@ -36,7 +36,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 
 # %%
 from lib.config.study import load_study
-from lib.config.yaml import one_line_errors
+from lib.config.errors import one_line_errors
 from lib.sweep.kaggle import pack, resume_from_inputs, show, sweep
 
 one_line_errors()

@@ -28,8 +28,9 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 from lib.data.describe import corpora_of, corpus_summary, suites_of
 from lib.stats.tables import repetitions
 from lib.config.study import load_study
-from lib.config.yaml import one_line_errors
-from lib.config.io import relative, result_file, study_folder, write_json
+from lib.config.errors import one_line_errors
+from lib.config.paths import relative, result_file, study_folder
+from lib.config.files import write_json
 
 one_line_errors()
 
@@ -59,7 +60,7 @@ from IPython.display import display
 
 from lib.data.describe import sampling_table, token_class_table
 from lib.figures.training import show_symbols
-from lib.config.preregistration import load_plan, claim_status
+from lib.config.claim import load_plan, claim_status
 
 print(claim_status(design, load_plan(design)))
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them

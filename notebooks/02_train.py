@@ -33,8 +33,8 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 from lib.data.text import load_corpus
 from lib.train.trainer import train
 from lib.config.study import load_study, scratch
-from lib.config.yaml import one_line_errors
-from lib.config.io import run_folder
+from lib.config.errors import one_line_errors
+from lib.config.paths import run_folder
 from lib.sweep.live import LiveCurve
 
 one_line_errors()
@@ -75,7 +75,7 @@ if trained.diverged_at:
 
 # %%
 from lib.train.evaluate import measure, write_result
-from lib.config.io import relative
+from lib.config.paths import relative
 from lib.results import history
 
 measured = measure(trained)
@@ -97,7 +97,7 @@ from lib.stats.tables import readable, result_table
 result_table(result)
 
 # %%
-from lib.config.preregistration import load_plan, claim_status
+from lib.config.claim import load_plan, claim_status
 
 print(claim_status(design, load_plan(design)))
 

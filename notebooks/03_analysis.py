@@ -31,7 +31,7 @@ from pandas import DataFrame
 
 from lib.figures.study import StudyFigures
 from lib.stats import tables as report
-from lib.stats.effects import with_signs
+from lib.stats.factorial import with_signs
 from lib.stats.runs import (
     collect,
     main_measures,
@@ -42,11 +42,12 @@ from lib.stats.runs import (
     tidy,
 )
 from lib.stats.verdict import analyse
-from lib.config.code import plan_log
-from lib.config.io import relative, result_file, study_folder, write_json
-from lib.config.preregistration import claim_status, load_plan
+from lib.config.provenance import plan_log
+from lib.config.paths import relative, result_file, study_folder
+from lib.config.files import write_json
+from lib.config.claim import claim_status, load_plan
 from lib.config.study import load_study
-from lib.config.yaml import one_line_errors
+from lib.config.errors import one_line_errors
 
 one_line_errors()
 

@@ -33,9 +33,9 @@ from IPython.display import Markdown, display
 from lib.stats.runs import collect
 from lib.figures.study import StudyFigures
 from lib.config.study import load_study
-from lib.config.yaml import one_line_errors
-from lib.config.io import result_file, relative
-from lib.config.io import write_json
+from lib.config.errors import one_line_errors
+from lib.config.paths import result_file, relative
+from lib.config.files import write_json
 
 one_line_errors()
 

@@ -18,10 +18,10 @@ import pytest
 import torch
 import yaml
 
-from lib.config.io import ROOT
+from lib.config.errors import UserError
+from lib.config.paths import ROOT
 from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Study
-from lib.config.yaml import UserError
 from lib.data import suite
 from lib.data.text import load_corpus
 

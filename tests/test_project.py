@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rattler import MatchSpec
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.sweep.cli import main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from tests.conftest import copy_repository
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -67,7 +67,7 @@ def in_copy(root, *words):
 
 
 def keys(root):
-    code = "from lib.config.code import train_key, measure_key; print(train_key(), measure_key())"
+    code = "from lib.config.provenance import train_key, measure_key; print(train_key(), measure_key())"
     return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 
 

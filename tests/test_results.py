@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from lib import results
-from lib.config.io import write_json
+from lib.config.files import write_json
 from lib.config.metrics import MEASURES
 from lib.config.study import load_study
 from lib.record.archive import Record

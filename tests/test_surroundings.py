@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lib.config.io import PARAMS, ROOT
+from lib.config.paths import PARAMS, ROOT
 from lib.sweep.cli import commands
 
 COMMANDS = commands()[1]

@@ -5,16 +5,16 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 """
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
 
-from lib.config.io import PLANS, listed, read_json
+from lib.config.errors import ConfigError, explain, suggest
+from lib.config.files import read_json
+from lib.config.paths import PLANS, listed
 from lib.config.schema import Positive, PositiveFloat, Section, Some, digest
-from lib.config.yaml import ConfigError, Json, explain, read_yaml, suggest
+from lib.config.yaml import Json, read_yaml
 
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
@@ -243,62 +243,6 @@ def without_blanks(content: Any) -> Any:
         if bare not in (None, ""):
             filled[name] = without_blanks(value)
     return filled
-
-
-def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
-    """Name the arms (arm → its variant) that a name means: the one, or all of that variant."""
-    return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
-
-
-def arm_weights(
-    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], levels: Mapping[str, str]
-) -> dict[str, float]:
-    """Weigh arms so that their weighted sum is a difference: of the two arms, variants or levels
-    that a pair names (several levels stand as in `tied=false,activation=gelu`), and of the first
-    pair minus the second. Arms of a level are paired with those that are equal else, where all
-    sides have them. Both mappings are by arm. Empty where no arms are meant, or a variant is
-    several."""
-    weights: dict[str, float] = defaultdict(float)
-    settings = setting_weights(pairs, variants, levels)
-    for of_setting in settings:
-        for arm, weight in of_setting.items():
-            weights[arm] += weight / len(settings)
-    return {arm: weight for arm, weight in weights.items() if weight}
-
-
-def setting_weights(
-    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], levels: Mapping[str, str]
-) -> list[dict[str, float]]:
-    """Weigh arms as `arm_weights` does, in each setting by itself: a difference over settings is
-    the mean of these."""
-    by_cell = {frozenset(cell.split(",")): arm for arm, cell in levels.items()}
-    found = [_pairs_called(one, other, variants, by_cell) for one, other in pairs]
-    settings = []
-    for setting in set.intersection(*map(set, found)):
-        weights: dict[str, float] = defaultdict(float)
-        for sign, of_setting in zip((1.0, -1.0), found, strict=False):
-            arm, other = of_setting[setting]
-            weights[arm] += sign
-            weights[other] -= sign
-        settings.append(weights)
-    return settings
-
-
-def _pairs_called(
-    one: str, other: str, variants: Mapping[str, str], by_cell: Mapping[frozenset[str], str]
-) -> dict[frozenset[str], tuple[str, str]]:
-    """Pair the arms that two names mean, by the levels that both have beside those named."""
-    arms, others = (arms_called(name, variants) for name in (one, other))
-    if len(arms) == len(others) == 1:
-        return {frozenset(): (arms[0], others[0])}
-    asked = frozenset(one.split(","))
-    instead = frozenset(other.split(","))
-    found = {}
-    for cell, arm in by_cell.items():
-        rest = cell - asked
-        if asked <= cell and rest | instead in by_cell:
-            found[rest] = (arm, by_cell[rest | instead])
-    return found
 
 
 def published_plans() -> Json:

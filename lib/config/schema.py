@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from lib.config.yaml import Json, short
+from lib.config.errors import short
+from lib.config.yaml import Json
 
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import not_
 from pathlib import Path
@@ -16,10 +16,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lib.config.io import PAPER, PARAMS, listed, prepare_params, read_json, study_folder, write_text
+from lib.config.contrasts import arm_id, level_name, levels_of, told_apart
+from lib.config.errors import HEADLESS, ConfigError, explain, short, suggest
+from lib.config.files import prepare_params, read_json, write_text
+from lib.config.paths import PAPER, PARAMS, listed, study_folder
 from lib.config.plan import read_plan
 from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, Some, digest, stock_measures
-from lib.config.yaml import HEADLESS, ConfigError, Json, explain, read_yaml, short, suggest
+from lib.config.yaml import Json, read_yaml
 
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
 PlanFile = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
@@ -39,10 +42,6 @@ _BESIDE_ARMS = (
 )
 """What lies beside the folders of a study's arms, in `runs/` or in its record, without suffixes."""
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
-
-
-_EQUALISING = {"training.iterations", "training.warmup_iterations"}
-"""What an arm of a grid may set beside its levels, so that it sees as many tokens as the others."""
 
 
 @dataclass(frozen=True)
@@ -264,82 +263,6 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConf
         return RunConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{where}: {'; '.join(explain(error, RunConfig))}") from None
-
-
-def arm_id(levels: dict[str, Level], paths: Mapping[str, str] = {}) -> str:
-    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`; of those
-    that are paths what `told_apart` says."""
-    parts = []
-    for factor, value in levels.items():
-        name = level_name(factor, value, paths)
-        says_itself = isinstance(value, str) and factor != "corpus.source"
-        parts.append(name.partition("=")[2] if says_itself else name)
-    return ",".join(parts) or "baseline"
-
-
-def levels_of(arms: Mapping[str, Mapping[str, Level]]) -> dict[str, str]:
-    """Write the levels of all factors of every arm of a grid, each with its field:
-    `embedding_norm=none,tied=false`; "" of an arm that sets further fields than its steps."""
-    factors = set.intersection(*map(set, arms.values())) if arms else set()
-    paths = told_apart(*(level for levels in arms.values() for level in levels.values()))
-    cells = {}
-    for arm, levels in arms.items():
-        names = [level_name(f, level, paths) for f, level in levels.items() if f in factors]
-        cells[arm] = ",".join(names) if levels.keys() - factors <= _EQUALISING else ""
-    return cells
-
-
-def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Name every effect of a grid, from what `levels_of` writes of its arms: its name, its kind
-    (main, interaction, or simple: either of them at one setting of the other factors), and the
-    pairs of levels that it is the difference of (see `lib.config.plan.arm_weights`). None where
-    fewer than two factors have levels to compare."""
-    grid = [tuple(cell.split(",")) for cell in cells if cell]
-    columns = [list(dict.fromkeys(column)) for column in zip(*grid, strict=True)]
-    factors = {i: levels for i, levels in enumerate(columns) if len(levels) > 1}
-    if len(factors) < 2:
-        return
-    for i, (first, *others) in factors.items():
-        rest = [names[:i] + names[i + 1 :] for names in grid]
-        settings = dict.fromkeys(map(",".join, rest))
-        for level in others:
-            effect = f"{level} - {first}"
-            yield effect, "main", [(level, first)]
-            for setting in settings:
-                pair = f"{level},{setting}", f"{first},{setting}"
-                yield f"{effect} at {setting}", "simple", [pair]
-    for i, j in itertools.combinations(factors, 2):
-        (first, *others), (second, *more) = factors[i], factors[j]
-        beside = [[name for k, name in enumerate(names) if k not in (i, j)] for names in grid]
-        settings = dict.fromkeys(map(",".join, beside))
-        for one, other in itertools.product(others, more):
-            apart = [(f"{one},{of}", f"{first},{of}") for of in (other, second)]
-            yield f"{one} × {other}", "interaction", apart
-            for setting in settings if len(settings) > 1 else ():  # of a third factor
-                within = [(f"{level},{setting}", f"{base},{setting}") for level, base in apart]
-                yield f"{one} × {other} at {setting}", "simple", within
-
-
-def told_apart(*levels: Level) -> dict[str, str]:
-    """Write each level that is a path by its last names, as few as no other level ends with:
-    `data/a/input.txt` beside `data/b/input.txt` is `a-input.txt`."""
-    paths = {Path(level).parts: level for level in levels if isinstance(level, str)}
-    names = {}
-    for parts, level in paths.items():
-        others = [other for other in paths if other != parts]
-        n = next(n for n in range(1, len(parts) + 2) if parts[-n:] not in {o[-n:] for o in others})
-        names[level] = "-".join(part.strip("/") or "root" for part in parts[-n:])
-    return names
-
-
-def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
-    """Write a level with its field, e.g. `embedding_norm=layernorm`."""
-    text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
-    if factor == CODE:
-        text = str(value).replace("/", "-")  # a branch may be a/b
-    if factor in ("corpus.source", "corpus.tokenizer"):
-        text = paths.get(str(value), Path(text).name)
-    return f"{factor.rpartition('.')[2]}={text}"
 
 
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib.config.io import nan_to_none
+from lib.config.files import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
 from lib.config.yaml import Json

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.config.io import corpus_places, find, output_root, relative, sha256
+from lib.config.files import sha256
+from lib.config.paths import corpus_places, find, output_root, relative
 from lib.config.schema import CorpusConfig, digest
 from lib.data import split
 from lib.data.split import PARTS

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Peer
 
-from lib.config.io import find, locked, output_root, sha256, write_json
+from lib.config.errors import UserError
+from lib.config.files import locked, sha256, write_json
+from lib.config.paths import find, output_root
 from lib.config.schema import digest
-from lib.config.yaml import Json, UserError
+from lib.config.yaml import Json
 
 if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.config.contrasts import level_name
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
-from lib.config.study import level_name
 from lib.figures.style import VARIANTS, Variant, aside, line, spread, table_looks, ticks
 
 

@@ -16,15 +16,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.config.io import read_json, relative, study_folder
+from lib.config.claim import load_plan
+from lib.config.files import read_json
 from lib.config.metrics import measures_in
-from lib.config.preregistration import load_plan
+from lib.config.paths import relative, study_folder
 from lib.config.study import Study
 from lib.figures import effects, training
 from lib.figures.style import facets, in_order
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.effects import ENDS, by_setting, is_mean_of_both_signs
+from lib.stats.factorial import ENDS, by_setting, is_mean_of_both_signs
 from lib.stats.tables import CHANGES, REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]

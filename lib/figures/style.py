@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
-from lib.config.io import atomic_write, write_bytes
+from lib.config.files import atomic_write, write_bytes
 
 plt.rcdefaults()  # whatever a user's matplotlibrc says
 

@@ -14,8 +14,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-from lib.config.code import kernel_environment
-from lib.config.io import listed, read_json, relative
+from lib.config.environment import kernel_environment
+from lib.config.files import read_json
+from lib.config.paths import listed, relative
 from lib.record.archive import papers_named
 from lib.record.verify import differences
 

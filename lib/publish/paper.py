@@ -15,8 +15,9 @@ from pathlib import Path
 import pypandoc
 import typst
 
-from lib.config.io import CHECKOUT, TEMPLATES, listed, relative, write_bytes, write_text
-from lib.config.yaml import suggest
+from lib.config.errors import suggest
+from lib.config.files import write_bytes, write_text
+from lib.config.paths import CHECKOUT, TEMPLATES, listed, relative
 from lib.publish.template import Template, TextError
 from lib.record.archive import papers_named
 

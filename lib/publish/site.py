@@ -29,10 +29,12 @@ from nbconvert.filters import Highlight2HTML
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from rich.progress import track
 
-from lib.config.io import RUNS, TEMPLATES, listed, read_json, relative, sha256, write_text
+from lib.config.errors import UserError
+from lib.config.files import read_json, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
+from lib.config.paths import RUNS, TEMPLATES, listed, relative
 from lib.config.study import SCRATCH, Arm, Study, load_study
-from lib.config.yaml import Json, UserError
+from lib.config.yaml import Json
 from lib.figures.style import in_order, table_looks
 from lib.figures.training import thinned
 from lib.record.archive import Record, Run, papers_named, recorded_studies

@@ -31,12 +31,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSynta
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 
-from lib.config.io import listed, read_json
+from lib.config.errors import UserError, suggest
+from lib.config.files import read_json
 from lib.config.metrics import MAIN
+from lib.config.paths import listed
 from lib.config.study import load_study
-from lib.config.yaml import Json, UserError, read_yaml, suggest
+from lib.config.yaml import Json, read_yaml
 from lib.record.archive import Record
-from lib.stats.effects import by_setting
+from lib.stats.factorial import by_setting
 from lib.stats.tables import cautions
 
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)

@@ -26,21 +26,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lib.config import io
-from lib.config.code import git
-from lib.config.io import (
-    PAPER,
-    PAPERS,
-    PARAMS,
-    atomic_write,
-    listed,
-    read_json,
-    result_file,
-    sha256,
-)
+from lib.config import files, paths
+from lib.config.errors import ConfigError, UsageError, UserError, exit_status, suggest
+from lib.config.files import atomic_write, read_json, sha256
+from lib.config.paths import PAPER, PAPERS, PARAMS, listed, result_file
+from lib.config.provenance import git
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
-from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
+from lib.config.yaml import read_yaml
 from lib.results import status_of
 from lib.stats.runs import collect, read_parquet
 
@@ -184,9 +177,9 @@ def as_rows(value: Any) -> Any:
 
 def files_of(notebook: str, study: str) -> dict[str, str]:
     """Hash the files that a notebook of a whole study wrote, by their names in its folder."""
-    folder = io.study_folder(study)
-    paths = sorted(path for pattern in SHARED[notebook] for path in folder.glob(pattern))
-    files = [path for path in paths if path.is_file() and not path.name.startswith(".")]
+    folder = paths.study_folder(study)
+    found = sorted(path for pattern in SHARED[notebook] for path in folder.glob(pattern))
+    files = [path for path in found if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
@@ -194,25 +187,25 @@ def results_read(notebook: str, study: Study) -> dict[str, str | None]:
     """Hash the results that a notebook of a whole study reads; None for one that is missing."""
     if notebook == "01_data":
         return {}
-    folder = io.study_folder(study.name)
+    folder = paths.study_folder(study.name)
     pairs = product(study.arms(), study.seeds)
-    paths = [io.run_folder(study.name, arm.id, seed) / "result.json" for arm, seed in pairs]
+    read = [paths.run_folder(study.name, arm.id, seed) / "result.json" for arm, seed in pairs]
     if notebook == "04_figures":
-        paths.append(folder / "verdict.json")
-    sums = [sha256(path) if path.is_file() else None for path in paths]
-    return {p.relative_to(folder).as_posix(): of for p, of in zip(paths, sums, strict=True)}
+        read.append(folder / "verdict.json")
+    sums = [sha256(path) if path.is_file() else None for path in read]
+    return {p.relative_to(folder).as_posix(): of for p, of in zip(read, sums, strict=True)}
 
 
 def cells_digest(notebook: dict[str, Any]) -> str:
     """Hash the cells of an executed notebook with what they show."""
-    return digest(io.nan_to_none(notebook["cells"]))
+    return digest(files.nan_to_none(notebook["cells"]))
 
 
 def why_changed(notebook: str, study: Study, suite: bool = True) -> str:
     """Say which file of a completed notebook of a whole study, itself included, is not as its
     execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks of
     before their stamps named files pass."""
-    path = io.executed_notebook(notebook, study.name)
+    path = paths.executed_notebook(notebook, study.name)
     stamp = status_of(path)
     if "files" not in stamp:
         return ""
@@ -234,11 +227,11 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
     complete, that shows other results than these, or whose files were changed, naming it.
     """
     record = Record(study.name)
-    source = io.study_folder(study.name)
+    source = paths.study_folder(study.name)
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
     raw = [path for path in listed(source / "suite", "**/*") if path.is_file()]
     for run in (runs := collect(study)):
-        folder = io.run_folder(study.name, run.arm, run.seed)
+        folder = paths.run_folder(study.name, run.arm, run.seed)
         notebooks.append(folder / "02_train.ipynb")
         raw += [folder / name for name in ("result.json", *run.files)]
     for notebook in notebooks:
@@ -246,7 +239,9 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
             name = notebook.relative_to(source).as_posix()
             raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
     for name in SHARED:
-        read = status_of(io.executed_notebook(name, study.name)).get("made_from", {}).get("results")
+        read = (
+            status_of(paths.executed_notebook(name, study.name)).get("made_from", {}).get("results")
+        )
         why = why_changed(name, study, suite)
         if read and read != digest(results_read(name, study)):
             why = f"{name}.ipynb was made from other results than those that are here"
@@ -258,16 +253,16 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
 
     with atomic_write(record.place) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
-            content = io.slim(read_json(path))
-            io.write_json(partial / path.relative_to(source), content, indent=None)
+            content = files.slim(read_json(path))
+            files.write_json(partial / path.relative_to(source), content, indent=None)
         pack(raw, source, partial / RAW_ZIP)
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
         if study.plan:
-            shutil.copyfile(io.PLANS / study.plan, partial / "plan.yaml")
+            shutil.copyfile(paths.PLANS / study.plan, partial / "plan.yaml")
         done = result_file("archive", study.name)
         if not (done.is_file() and is_replaceable(study.name)):
-            io.write_json(done, {"manifest": None})
+            files.write_json(done, {"manifest": None})
         # From here on there is no record, until all is in its place and has a manifest again.
         record.zip.unlink(missing_ok=True)
         (record.place / MANIFEST).unlink(missing_ok=True)
@@ -277,11 +272,11 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
     shutil.copytree(source / "figures", record.figures, ignore=hidden)
     results = read_json(result_file("03_analysis", study.name))
     results.pop("runs")  # which `raw.zip` holds
-    io.write_json(record.results_file, results, indent=None)
-    io.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
+    files.write_json(record.results_file, results, indent=None)
+    files.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
-    io.write_json(done, {"manifest": hashlib.sha256(sums.encode()).hexdigest()})
-    io.write_text(record.place / MANIFEST, sums)
+    files.write_json(done, {"manifest": hashlib.sha256(sums.encode()).hexdigest()})
+    files.write_text(record.place / MANIFEST, sums)
     if record.verdict["standing"] == "CONFIRMATORY":
         tag_commits(study.name, [run.origin["commit"] for run in runs])
 

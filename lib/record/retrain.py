@@ -9,10 +9,10 @@ one that has moved further says nothing, as a wrong number and rounding look ali
 import random
 from collections.abc import Callable
 
-from lib.config.preregistration import load_plan
+from lib.config.claim import load_plan
+from lib.config.errors import UsageError, UserError, suggest
 from lib.config.schema import CODE
 from lib.config.study import Study, load_study
-from lib.config.yaml import UsageError, UserError, suggest
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
 

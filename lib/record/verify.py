@@ -21,12 +21,15 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from lib.config.io import PARAMS, PLANS, cores, machine_fault, nan_to_none, read_json, sha256
+from lib.config.claim import claim_status, load_plan
+from lib.config.environment import cores
+from lib.config.errors import UserError
+from lib.config.files import machine_fault, nan_to_none, read_json, sha256
+from lib.config.paths import PARAMS, PLANS
 from lib.config.plan import published_plans
-from lib.config.preregistration import claim_status, load_plan
 from lib.config.schema import RunConfig, recorded_config
 from lib.config.study import load_study
-from lib.config.yaml import Json, UserError, read_yaml
+from lib.config.yaml import Json, read_yaml
 from lib.record.archive import MANIFEST, Record, Run
 from lib.results import RunResult, attested, measures_of, read_raw
 from lib.stats.runs import check, study_results, tidy

@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
+from lib.config.contrasts import arm_weights, arms_called, setting_weights
 from lib.config.metrics import MEASURES, measures_in
-from lib.config.plan import Hypothesis, Plan, arm_weights, arms_called, setting_weights
+from lib.config.plan import Hypothesis, Plan
 from lib.stats import paired
-from lib.stats.effects import changes_sign
+from lib.stats.factorial import changes_sign
 from lib.stats.paired import Floats, holm
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.stats.runs import available_measures, is_comparable, of_arms, planned_measures
@@ -105,7 +106,7 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
     p_holm that it is true, `refuted_p` that it is false, adjusted too; `changes_sign`, over the
-    settings that it is a mean of (see `lib.stats.effects`); the answer, the `sentence` that the
+    settings that it is a mean of (see `lib.stats.factorial`); the answer, the `sentence` that the
     plan has for it, and of an undecided one the `seeds` that would decide it."""
     variants = of_arms(runs, "variant")
     cells = of_arms(runs, "cell")

@@ -16,8 +16,9 @@ import pandas as pd
 import scipy  # which loads its parts where they are used: a second, which few commands need
 from numpy.typing import ArrayLike
 
+from lib.config.contrasts import arm_weights
 from lib.config.metrics import JUDGED
-from lib.config.plan import ALPHA, POWER, Hypothesis, Plan, arm_weights
+from lib.config.plan import ALPHA, POWER, Hypothesis, Plan
 from lib.stats.runs import of_arms, own_baselines, seed_differences, sides
 
 MAX_SEEDS = 1024

@@ -11,13 +11,15 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lib.config.io import nan_to_none, read_json, run_folder
+from lib.config.claim import load_plan, require_stamps
+from lib.config.contrasts import levels_of
+from lib.config.errors import UserError
+from lib.config.files import nan_to_none, read_json
 from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
+from lib.config.paths import run_folder
 from lib.config.plan import Plan
-from lib.config.preregistration import load_plan, require_stamps
 from lib.config.schema import CODE, OF_WEIGHTS, ModelConfig, recorded_config, vocabulary
-from lib.config.study import Study, levels_of
-from lib.config.yaml import UserError
+from lib.config.study import Study
 from lib.results import RAW, RunResult, has_stock, read_raw_file
 
 
@@ -201,7 +203,7 @@ def rounding(machine: Mapping[str, Any], packages: Mapping[str, str | None]) -> 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
-    (the other factors), seed, status, `cell` (see `lib.config.study.levels_of`), vocabulary, what
+    (the other factors), seed, status, `cell` (see `lib.config.contrasts`), vocabulary, what
     decides budget and rate, each factor's level, then every measure (NaN if diverged)."""
     results = list(results)
     cells = levels_of({run.arm: run.levels for run in results})

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib.config.io import read_json
+from lib.config.files import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.config.yaml import Json
 from lib.results import RunResult
-from lib.stats.effects import ENDS, Row, is_mean_of_both_signs, with_signs
+from lib.stats.factorial import ENDS, Row, is_mean_of_both_signs, with_signs
 from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
 
 REFERENCES = {

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from lib.config.claim import ClaimStatus
 from lib.config.metrics import MAIN, measures_in
 from lib.config.plan import ALPHA, Plan
-from lib.config.preregistration import ClaimStatus
 from lib.config.study import Study
 from lib.config.yaml import Json
 from lib.results import json_rows
 from lib.stats.decision import decide
-from lib.stats.effects import factor_effects, leave_one_out, leave_one_task_out, task_contrasts
+from lib.stats.factorial import factor_effects
 from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts
 from lib.stats.paired import contrast_table
+from lib.stats.robustness import leave_one_out, leave_one_task_out, task_contrasts
 from lib.stats.runs import available_measures, main_measures, planned_measures
 from lib.stats.stability import judge_runs, stability_map, with_stability
 from lib.stats.tables import in_markdown, reference_table
@@ -34,7 +35,7 @@ class Verdict:
     decisions: list[dict[str, str]]
     tables: dict[str, pd.DataFrame]
     """`contrasts` (see `lib.stats.paired.contrast_table`); `effects` of every factor of a grid (see
-    `lib.stats.effects`); `tests` of the plan's families and `hypothesis_tests` (see
+    `lib.stats.factorial`); `tests` of the plan's families and `hypothesis_tests` (see
     `lib.stats.hypotheses`); and `stability`, a row per run."""
     beyond: dict[str, pd.DataFrame]
     """Tables beyond the plan, as far as the study has what they need."""

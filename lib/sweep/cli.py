@@ -51,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
     """Refuses a command line in one line instead of by its usage."""
 
     def error(self, message: str) -> NoReturn:
-        from lib.config.yaml import UsageError
+        from lib.config.errors import UsageError
 
         raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
@@ -128,9 +128,9 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             import_study(options.file)
         case "freeze":
-            from lib.config.preregistration import begin_plan, freeze
+            from lib.config.freeze import begin_plan, freeze
             from lib.config.study import load_study
-            from lib.sweep.check import data_of, power
+            from lib.sweep.estimate import data_of, power
 
             plan = f"{Path(options.plan).stem}.yaml"
             if options.new:
@@ -144,7 +144,7 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
                 print("Next: commit params/, publish the hash where its date can be checked; run.")
         case "estimate":
             from lib.config.study import load_study
-            from lib.sweep.check import estimate
+            from lib.sweep.estimate import estimate
 
             study = load_study(options.study, undrawn=True)
             for line in estimate(study, options.effect, options.spread, options.measure):
@@ -170,12 +170,12 @@ def verify(studies: list[str], words: list[str]) -> int:
     """Verify some studies, or all and what is written of them; then train the runs again that
     `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged, 5
     where this machine could not verify something."""
-    from lib.config.io import machine_fault
+    from lib.config.files import machine_fault
     from lib.publish import findings, paper
     from lib.record import archive, retrain
     from lib.record.verify import NOT_HERE
     from lib.record.verify import verify as verify_records
-    from lib.sweep.check import begin_again
+    from lib.sweep.estimate import begin_again
     from lib.sweep.execute import train_apart
 
     named = studies or [word.partition("/")[0] for word in words if "/" in word]
@@ -208,8 +208,8 @@ def verify(studies: list[str], words: list[str]) -> int:
 
 def run(words: list[str]) -> int:
     """Run studies. Raises UsageError for a word that is neither study nor flag."""
-    from lib.config.io import PARAMS, listed
-    from lib.config.yaml import UsageError, suggest
+    from lib.config.errors import UsageError, suggest
+    from lib.config.paths import PARAMS, listed
     from lib.sweep.sweep import Sweep, run_sweep
 
     names = [path.stem for path in listed(PARAMS, "*.yaml")]
@@ -232,7 +232,7 @@ def run(words: list[str]) -> int:
 
 def dispatch(words: list[str]) -> int | None:
     """Follow a command line. Raises UserError."""
-    from lib.config.yaml import UsageError
+    from lib.config.errors import UsageError
 
     parser, named = commands()
     if words[:1] == ["record"]:
@@ -251,7 +251,7 @@ def main(words: list[str]) -> int:
         parser = commands()[1].get(words[0])
         print(parser.format_help() if parser else __doc__, end="")
         return 0
-    from lib.config.yaml import exit_status
+    from lib.config.errors import exit_status
 
     hang_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
     for number in (signal.SIGINT, signal.SIGTERM, *hang_up):

@@ -19,30 +19,26 @@ from typing import Any
 import nbformat
 from filelock import Timeout
 
-from lib.config.code import end_with_parent, git_state, kernel_environment
-from lib.config.io import (
+from lib.config.claim import load_plan
+from lib.config.environment import end_with_parent, kernel_environment
+from lib.config.errors import UserError, exit_status
+from lib.config.files import file_lock, read_json, sha256, slim, write_json, write_text
+from lib.config.paths import (
     COPIES,
     NOTEBOOKS,
     ROOT,
     RUNS,
     executed_notebook,
-    file_lock,
     listed,
     output_root,
-    read_json,
     relative,
     result_file,
-    sha256,
-    slim,
     study_folder,
-    write_json,
-    write_text,
 )
-from lib.config.preregistration import load_plan
+from lib.config.provenance import git_state
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
-from lib.config.yaml import UserError, exit_status
-from lib.sweep.code_arms import execute_in, require_as_asked, tree_of
+from lib.sweep.code import execute_in, require_as_asked, tree_of
 
 GPUS = "STUDY_GPUS"
 """Environment variable that names the GPU of each run side by side, apart by semicolons."""

@@ -15,20 +15,12 @@ from pathlib import Path
 import nbformat
 from IPython.display import display
 
-from lib.config import io
-from lib.config.io import (
-    PARAMS,
-    ROOT,
-    RUNS,
-    kaggle_folder,
-    listed,
-    read_json,
-    relative,
-    sha256,
-    study_folder,
-)
+from lib.config import files, paths
+from lib.config.errors import TIME_UP, UserError
+from lib.config.files import read_json, sha256
+from lib.config.paths import PARAMS, ROOT, RUNS, kaggle_folder, listed, relative, study_folder
 from lib.config.study import COPY, Study, load_study
-from lib.config.yaml import TIME_UP, UserError, read_yaml
+from lib.config.yaml import read_yaml
 from lib.record.archive import (
     MANIFEST,
     Record,
@@ -39,7 +31,7 @@ from lib.record.archive import (
 )
 from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
-from lib.sweep.check import begin_again
+from lib.sweep.estimate import begin_again
 
 
 def resume_from_inputs(study: str) -> str:
@@ -85,7 +77,7 @@ def sweep(study: str, hours: float) -> int:
 
 def show(study: str, notebook: str) -> None:
     """Show what an executed notebook shows."""
-    path = io.executed_notebook(notebook, study)
+    path = paths.executed_notebook(notebook, study)
     if status_of(path)["status"] != "completed":
         print(f"{notebook} has not been executed yet")
         return
@@ -98,14 +90,14 @@ def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
     and plan, and print what to do with it. UserError where the sweep ended with a failure."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
-    files = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
+    asked = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
     if plan:
-        files[f"plans/{plan}"] = io.PLANS / plan
+        asked[f"plans/{plan}"] = paths.PLANS / plan
     with (
-        io.atomic_write(target) as temporary,
+        files.atomic_write(target) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
-        for name, path in files.items():
+        for name, path in asked.items():
             packed.writestr(f"params/{name}", path.read_text("utf-8").removeprefix(COPY))
         for path in (path for path in listed(folder, "**/*") if path.is_file()):
             parts = path.relative_to(folder).parts
@@ -144,12 +136,12 @@ def _import(source: Path, params: Path) -> None:
         for fault in verify_run(result, run, notebook, Report(name)):
             raise UserError(fault)
     study = Study.model_validate(read_yaml(params / f"{name}.yaml"))
-    record = Record(name, io.PAPERS / study.paper)
+    record = Record(name, paths.PAPERS / study.paper)
     evidence = [record.place, record.figures, record.results_file, record.verdict_file]
     text = (params / f"{name}.yaml").read_text("utf-8")
     copies = {PARAMS / f"{name}.yaml": f"{COPY}{text}".encode()}
     if study.plan:
-        copies[io.PLANS / study.plan] = (plans / study.plan).read_bytes()
+        copies[paths.PLANS / study.plan] = (plans / study.plan).read_bytes()
     places = [*evidence, runs, *copies]
     # What it is about to make, for the next import to take away if this one is killed.
     begun = RUNS / f".import-{name}.json"
@@ -177,12 +169,12 @@ def _import(source: Path, params: Path) -> None:
     own = PARAMS / f"{name}.yaml"
     if own.exists() and own.read_text("utf-8").removeprefix(COPY) != text:
         raise UserError(f"there is another params/{name}.yaml; rename yours, or delete it")
-    io.write_json(begun, [str(path) for path in places if not path.exists()])
+    files.write_json(begun, [str(path) for path in places if not path.exists()])
     try:
         load_study(params / f"{name}.yaml", undrawn=True)  # which copies the study
-        if study.plan and not (io.PLANS / study.plan).exists():
-            io.write_bytes(io.PLANS / study.plan, copies[io.PLANS / study.plan])
-        with io.atomic_write(runs) as partial:
+        if study.plan and not (paths.PLANS / study.plan).exists():
+            files.write_bytes(paths.PLANS / study.plan, copies[paths.PLANS / study.plan])
+        with files.atomic_write(runs) as partial:
             # Without its suite: a task file from elsewhere may run Python.
             ignored = shutil.ignore_patterns("suite", "archive.json")
             shutil.copytree(source, partial, ignore=ignored)
@@ -199,6 +191,6 @@ def _import(source: Path, params: Path) -> None:
 
 def _files(folder: Path) -> dict[Path, str]:
     """Hash what an import takes of a study's folder."""
-    paths = {path.relative_to(folder): path for path in folder.rglob("[!.]*") if path.is_file()}
+    found = {path.relative_to(folder): path for path in folder.rglob("[!.]*") if path.is_file()}
     left_out = ("suite", "archive.json")
-    return {name: sha256(path) for name, path in paths.items() if name.parts[0] not in left_out}
+    return {name: sha256(path) for name, path in found.items() if name.parts[0] not in left_out}

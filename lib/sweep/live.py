@@ -10,10 +10,10 @@ from typing import Any, Self
 import pandas as pd
 from IPython import get_ipython
 
-from lib.config.io import run_folder
-from lib.config.preregistration import load_plan
+from lib.config.claim import load_plan
+from lib.config.errors import HEADLESS
+from lib.config.paths import run_folder
 from lib.config.study import Arm, Study
-from lib.config.yaml import HEADLESS
 from lib.results import STEP_FILE, read_raw_file
 from lib.train.distributed import Row
 

@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from lib.config.io import read_json, relative, result_file, study_folder
+from lib.config.claim import load_plan
+from lib.config.files import read_json
 from lib.config.metrics import MEASURES, measures_in
+from lib.config.paths import relative, result_file, study_folder
 from lib.config.plan import ALPHA
-from lib.config.preregistration import load_plan
 from lib.config.study import Study
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
-from lib.stats.effects import by_setting
+from lib.stats.factorial import by_setting
 from lib.stats.runs import available_measures, main_measures, tidy
 from lib.stats.tables import cautions, contrast_overview, in_markdown, means
 

@@ -22,19 +22,22 @@ from filelock import Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from lib.config import io
-from lib.config.code import PARENT, git_state, measure_key, train_key
-from lib.config.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256
-from lib.config.preregistration import claim_status, load_plan
+from lib.config import files, paths
+from lib.config.claim import claim_status, load_plan
+from lib.config.environment import PARENT
+from lib.config.errors import TIME_UP, UserError
+from lib.config.files import sha256
+from lib.config.paths import ROOT, RUNS, executed_notebook, relative, result_file
+from lib.config.provenance import git_state, measure_key, train_key
 from lib.config.schema import RunConfig
 from lib.config.study import Arm, Study
-from lib.config.yaml import TIME_UP, UserError
 from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
-from lib.sweep import check
-from lib.sweep.code_arms import copy_code, write_commits
+from lib.sweep import estimate
+from lib.sweep.code import copy_code, write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
+from lib.sweep.preflight import load_and_check
 from lib.sweep.summary import summarise
 
 LONG = 600.0
@@ -77,7 +80,7 @@ class Sweep:
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
-    studies = check.load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
+    studies = load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
     if sweep.dry_run:
         return make(studies, sweep, None)
     with only_sweep() as log:
@@ -98,8 +101,8 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     five steps fails, and for code that is edited just now."""
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
-    gpus = check.gpus(studies, sweep.jobs) if sweep.is_local else []
-    jobs = sweep.jobs or (len(gpus) or check.side_by_side(studies) if sweep.is_local else None)
+    gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
+    jobs = sweep.jobs or (len(gpus) or estimate.side_by_side(studies) if sweep.is_local else None)
     # A user's profiles are given as words; of this one's variables none is another word.
     environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     if log is None:
@@ -117,11 +120,11 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     _set_clocks_back(studies)
     copy = copy_code(studies)
     command = snakemake_command(copy, studies, sweep, stale, jobs)
-    is_long = sweep.is_local and check.seconds_of(due.values()) / (jobs or 1) > LONG
-    if is_long and io.OUTPUT not in os.environ:  # not within itself
+    is_long = sweep.is_local and estimate.seconds_of(due.values()) / (jobs or 1) > LONG
+    if is_long and paths.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
     environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(copy)}
-    environment[io.OUTPUT] = str(io.output_root())
+    environment[paths.OUTPUT] = str(paths.output_root())
     if sweep.is_local:
         environment[PARENT] = str(os.getpid())
     snakemake = subprocess.Popen(
@@ -161,18 +164,18 @@ def only_sweep() -> Iterator[IO[bytes]]:
     with (log := RUNS / "sweep.log").open("ab") as file, contextlib.ExitStack() as held:
         for _ in range(LOCK_TRIES):
             with contextlib.suppress(BlockingIOError, Timeout):
-                if io.has_flock(RUNS):
+                if files.has_flock(RUNS):
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 else:
-                    held.enter_context(io.file_lock(log).acquire(timeout=0))
+                    held.enter_context(files.file_lock(log).acquire(timeout=0))
                 break
             time.sleep(0.1)
         else:
             other = log.read_text("utf-8", "replace").partition("\n")[0]
             message = f"another sweep, or what is left of one, is running here ({other})"
             remedy = "wait for it to end"
-            if not io.has_flock(RUNS):
-                left = relative(Path(io.file_lock(log).lock_file))
+            if not files.has_flock(RUNS):
+                left = relative(Path(files.file_lock(log).lock_file))
                 remedy += f", or delete {left} if it was killed on another machine"
             raise UserError(f"{message}; {remedy}")
         file.truncate(0)
@@ -206,8 +209,8 @@ def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
     print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
     command = [sys.executable, "-m", "lib.sweep.cli", *studies, "--until", "figures"]
     command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
-    with apart(map(check.shortened, studies.values())) as folder:
-        variables = os.environ | {io.OUTPUT: folder}
+    with apart(map(estimate.shortened, studies.values())) as folder:
+        variables = os.environ | {paths.OUTPUT: folder}
         done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
@@ -248,12 +251,12 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     """Say why the result of a run does not count, naming the field with its new and its old value,
     and what will be done about it; "" for one that counts."""
     file = result_file("02_train", study.name, arm.id, seed)
-    corpus, commit = check.corpus_of(arm.config.corpus), study.commit_of(arm)
+    corpus, commit = estimate.corpus_of(arm.config.corpus), study.commit_of(arm)
     wanted = identity_fields(study, arm, seed)
     wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
     wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
     try:
-        result = RunResult.model_validate(io.read_json(file))
+        result = RunResult.model_validate(files.read_json(file))
         trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
         was |= {name: trained.get(name) for name in ("seed", "code")}
         was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
@@ -305,7 +308,7 @@ def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     """Say which notebooks are not as their texts, what will not be confirmatory though a plan names
     it, which records stay, and what is stale and why."""
-    for text in io.listed(io.NOTEBOOKS, "*.py"):
+    for text in paths.listed(paths.NOTEBOOKS, "*.py"):
         try:
             pair = jupytext.read(text), jupytext.read(text.with_suffix(".ipynb"))
         except ValueError as error:
@@ -333,7 +336,7 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
 def _set_clocks_back(studies: Iterable[Study]) -> None:
     """Give files whose clock was ahead the present time: Snakemake fails a job whose output is
     older than its input."""
-    files = [path for study in studies for path in io.study_folder(study.name).rglob("*.json")]
+    files = [path for study in studies for path in paths.study_folder(study.name).rglob("*.json")]
     for path in [*files, *RUNS.glob("*.txt"), *RUNS.glob("*/archived.txt")]:
         if path.stat().st_mtime > time.time():
             os.utime(path)
@@ -368,15 +371,15 @@ def follow(
                 line += f", now the {next_[0]}"
             said, left = line, sum(steps[path] for path in rest) - _steps_made(rest)
             if 0 < left < todo:
-                line += f", {check.clock(elapsed / (todo - left) * left)} left"
+                line += f", {estimate.clock(elapsed / (todo - left) * left)} left"
             progress.update(bar, completed=total - len(due) + len(made), description=line)
             if status is not None:
                 break
             if not console.is_terminal and said != last and made:
-                print(f"{line}, {check.clock(elapsed)} elapsed", flush=True)
+                print(f"{line}, {estimate.clock(elapsed)} elapsed", flush=True)
             last = said
             time.sleep(0.5)
-    runs = f"{total - len(rest)}/{total} runs, {check.clock(elapsed)}"
+    runs = f"{total - len(rest)}/{total} runs, {estimate.clock(elapsed)}"
     print(runs if due else "No run is missing or stale.")
     return True
 

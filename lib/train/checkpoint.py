@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from lib.config.code import train_key
-from lib.config.io import read_json, relative, run_folder, write_bytes
+from lib.config.errors import UserError
+from lib.config.files import read_json, write_bytes
+from lib.config.paths import relative, run_folder
+from lib.config.provenance import train_key
 from lib.config.schema import RunConfig
 from lib.config.study import load_study
-from lib.config.yaml import UserError
 from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance, RunResult
 from lib.train.model import GPT, weights_digest

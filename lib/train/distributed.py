@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lib.config.io import relative
+from lib.config.errors import UserError
+from lib.config.paths import relative
 from lib.config.schema import RunConfig
-from lib.config.yaml import UserError
 
 STEP = "\x1estep "
 """Start of a line that reports a step: its row of the trace and its point of the curve."""

@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib import results
-from lib.config.code import measure_files, require_unedited
-from lib.config.io import nan_to_none, run_folder, sha256, write_json
+from lib.config.errors import UserError
+from lib.config.files import nan_to_none, sha256, write_json
+from lib.config.paths import run_folder
+from lib.config.provenance import measure_files, require_unedited
 from lib.config.study import Arm, Study
-from lib.config.yaml import UserError
 from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus

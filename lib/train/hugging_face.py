@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lib.config.io import atomic_write, write_json
+from lib.config.errors import ConfigError, UserError
+from lib.config.files import atomic_write, write_json
 from lib.config.schema import ModelConfig
-from lib.config.yaml import ConfigError, UserError
 from lib.train.checkpoint import read_finished
 from lib.train.model import GPT
 

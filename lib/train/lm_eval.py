@@ -37,9 +37,10 @@ from lm_eval.tasks._index import TaskIndex
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.config.io import CHECKOUT, listed
+from lib.config.errors import ConfigError, suggest
+from lib.config.paths import CHECKOUT, listed
 from lib.config.schema import EvaluationConfig, stock_measures
-from lib.config.yaml import ConfigError, Json, suggest
+from lib.config.yaml import Json
 from lib.data.tasks import N_CHOICES
 from lib.data.text import Corpus
 from lib.train.model import GPT, KVCache

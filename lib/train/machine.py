@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from lib.config.code import git_state, measure_key, start_up_files, variables
-from lib.config.io import cores
+from lib.config.environment import cores, start_up_files, variables
+from lib.config.errors import ConfigError
+from lib.config.provenance import git_state, measure_key
 from lib.config.schema import Machine, RunConfig
-from lib.config.yaml import ConfigError
 from lib.results import MachineFacts
 from lib.train.graph import why_eager
 

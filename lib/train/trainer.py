@@ -31,12 +31,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from lib.config.code import TRAIN_FILES, git_state, require_unedited, train_key
-from lib.config.io import locked, write_json
+from lib.config.errors import ConfigError
+from lib.config.files import locked, write_json
 from lib.config.plan import read_plan
+from lib.config.provenance import TRAIN_FILES, git_state, require_unedited, train_key
 from lib.config.schema import ModelConfig, RunConfig
 from lib.config.study import Arm, Study
-from lib.config.yaml import ConfigError
 from lib.data.text import Corpus, load_corpus, sample_batch
 from lib.results import Provenance
 from lib.train import checkpoint, distributed, graph, machine

@@ -45,7 +45,7 @@ from lib.figures.style import facets, variant
 from lib.figures.training import difference, reference_lines, trend
 from lib.record.archive import Record
 from lib.results import RunResult, json_rows
-from lib.config.io import write_json
+from lib.config.files import write_json
 
 FIGURES = Path("figures/findings")
 RATE, RATIO, STEPS = (

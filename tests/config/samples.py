@@ -2,7 +2,7 @@
 
 import json
 
-from lib.config.preregistration import freeze
+from lib.config.freeze import freeze
 from lib.config.study import load_study
 from tests.conftest import run_git
 
@@ -38,7 +38,7 @@ class Parameters:
         self.plans.mkdir(parents=True)
         places = {"ROOT": top, "CHECKOUT": top, "PARAMS": self.folder, "PLANS": self.plans}
         places |= {"RUNS": top / "runs", "PAPERS": top / "papers"}
-        for module in ("io", "code", "study", "plan", "preregistration"):
+        for module in ("paths", "files", "provenance", "study", "plan", "claim", "freeze"):
             for name, folder in places.items():
                 monkeypatch.setattr(f"lib.config.{module}.{name}", folder, raising=False)
         monkeypatch.delenv("STUDY_OUTPUT", raising=False)

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from lib.config.errors import ConfigError
 from lib.config.study import load_study, scratch
-from lib.config.yaml import ConfigError
 from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"

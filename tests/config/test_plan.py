@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from lib.config.io import read_json
+from lib.config.errors import ConfigError
+from lib.config.files import read_json
 from lib.config.plan import PLANS, Plan, read_plan
 from lib.config.study import Study, load_study
-from lib.config.yaml import ConfigError
 from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, TEXT
 
 PUBLISHED = read_json(PLANS / "published.json")["plans"]

@@ -5,10 +5,11 @@ from typing import get_args
 
 import pytest
 
-from lib.config.io import read_json
+from lib.config.contrasts import arm_id, levels_of
+from lib.config.errors import ConfigError
+from lib.config.files import read_json
 from lib.config.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
-from lib.config.study import COPY, PARAMS, Study, arm_id, levels_of, load_study, scratch
-from lib.config.yaml import ConfigError
+from lib.config.study import COPY, PARAMS, Study, load_study, scratch
 from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"

@@ -4,7 +4,8 @@ from errno import ENOSPC
 
 import pytest
 
-from lib.config.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml
+from lib.config.errors import ConfigError, UsageError, UserError, exit_status
+from lib.config.yaml import read_yaml
 from tests.conftest import refused
 
 

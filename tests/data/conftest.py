@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.config.io import corpus_places
+from lib.config.paths import corpus_places
 from lib.config.schema import CorpusConfig
 from lib.data.text import KNOWN, load_corpus
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lib.config.io import write_json
+from lib.config.files import write_json
 from lib.config.schema import CorpusConfig
 from lib.config.study import Study
 from lib.data import describe

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.config.schema import CorpusConfig
 from lib.data.describe import SOURCE_LOSS
 from lib.data.text import load_corpus

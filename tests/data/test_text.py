@@ -67,7 +67,7 @@ LITTLE = ("little.txt", hashlib.sha256(BODY).hexdigest(), "")
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     """The folder that downloads go to, still missing; it is the one place where they are sought."""
-    for module in ("lib.data.text", "lib.config.io"):
+    for module in ("lib.data.text", "lib.config.paths"):
         monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
     monkeypatch.setattr("lib.data.text.corpus_places", lambda name: [tmp_path / "data" / name])
     monkeypatch.setitem(KNOWN, "little", LITTLE)
@@ -156,7 +156,7 @@ def test_a_relative_path_is_sought_here_and_in_the_repository(tmp_path, monkeypa
     for folder in ("the working folder", "the repository"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "the working folder")
-    monkeypatch.setattr("lib.config.io.CHECKOUT", tmp_path / "the repository")
+    monkeypatch.setattr("lib.config.paths.CHECKOUT", tmp_path / "the repository")
     (tmp_path / base / "own.txt").write_text("to be\n" * 20, "utf-8")
     assert load_corpus(CorpusConfig(source="own.txt")).whole.n_characters == 120
 

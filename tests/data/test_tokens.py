@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.config.schema import CorpusConfig
 from lib.data import tokens
 from lib.data.text import CorpusError, load_corpus, sample_batch

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+from lib.config.contrasts import level_name
 from lib.config.plan import Plan
-from lib.config.study import level_name
 from lib.figures import effects, training
 from lib.figures import study as study_figures
 from lib.figures.study import StudyFigures

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.config.schema import EmbeddingNorm
 from lib.figures.style import STYLE, VARIANTS, Variant, facets, looks, save, table_looks
 

@@ -5,7 +5,7 @@ import ast
 import jupytext
 import pytest
 
-from lib.config.io import NOTEBOOKS
+from lib.config.paths import NOTEBOOKS
 
 STEMS = ["00_kaggle", "01_data", "02_train", "03_analysis", "04_figures"]
 

@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
-from lib.config.io import PAPERS
+from lib.config.paths import PAPERS
 from lib.publish.site import build_site
 from lib.record.archive import Record
 

@@ -8,13 +8,13 @@ from importlib import import_module
 import nbformat
 import pytest
 
-from lib.config.io import PAPER
+from lib.config.paths import PAPER
 from lib.publish import findings
 
 CODE = """
 import json, zlib
 from pathlib import Path
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 
 json.dump({"dose": [{"rms": 1.0, "loss": 0.25}]}, open("findings.json", "w"))
 folder = Path("figures/findings")

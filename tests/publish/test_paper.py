@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.config.io import PAPER, PAPERS, read_json, write_json
+from lib.config.files import read_json, write_json
+from lib.config.paths import PAPER, PAPERS
 from lib.publish import paper as publishing
 from lib.publish.paper import begin, check, convert, main, make_files
 from lib.publish.template import Template, TextError

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from lib.config.io import PAPERS
+from lib.config.errors import UserError
+from lib.config.paths import PAPERS
 from lib.config.study import SCRATCH, Study
-from lib.config.yaml import UserError
 from lib.publish import site
 from lib.publish.site import build_site, notebook_html, read_study
 from lib.record.archive import RAW_ZIP, Record

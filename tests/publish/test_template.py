@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib.config.io import PAPER
+from lib.config.paths import PAPER
 from lib.publish import template as filters
 from lib.publish.template import Template, TextError
 from tests.conftest import refused

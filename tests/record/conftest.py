@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 
 
 def run_tiny(folder, *words):

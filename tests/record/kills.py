@@ -11,9 +11,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from lib.config import io
-from lib.config.io import PLANS, output_root
-from lib.config.preregistration import freeze
+from lib.config import files
+from lib.config.freeze import freeze
+from lib.config.paths import PLANS, output_root
 from lib.config.study import load_study
 from lib.record.archive import archive
 from lib.record.verify import Report
@@ -105,7 +105,7 @@ def protects(folder):
 
 def main(word, *rest):
     folder = output_root()
-    io._flush = lambda path: None  # which takes longer than all the rest
+    files._flush = lambda path: None  # which takes longer than all the rest
     machine, check = Machine(folder), lambda before: None
     if word == "import":
         kaggle.verify_run = lambda *_: ()  # which changes no file

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lib.config.io import sha256, slim, write_json
+from lib.config.errors import UsageError
+from lib.config.files import sha256, slim, write_json
 from lib.config.schema import digest
-from lib.config.yaml import UsageError
 from lib.record.archive import (
     SHARED,
     Record,
@@ -64,7 +64,7 @@ def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny):
 
 
 def test_commits_of_a_record_are_tagged_and_outlive_a_rewritten_history(tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.config.code.ROOT", tmp_path)
+    monkeypatch.setattr("lib.config.provenance.CHECKOUT", tmp_path)
     tag_commits("trial", ["a" * 40])  # without git, no archive fails
 
     def commit(*words):
@@ -159,7 +159,7 @@ CHANGED = {
 def test_what_a_notebook_left_is_archived_as_it_was_left_or_not_at_all(
     name, change, tiny_study, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path)
     path = tmp_path / "tiny" / name
     for each in CHANGED:
         file = tmp_path / "tiny" / each

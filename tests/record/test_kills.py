@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from tests.record.conftest import run_tiny
 from tests.record.kills import contents
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from lib.config.yaml import UsageError
+from lib.config.errors import UsageError
 from lib.record.archive import Record
 from lib.record.retrain import DIFFERS, EQUAL, UNJUDGED, WITHIN, retrain
 from tests.record.conftest import run_tiny

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from lib.config.io import read_json, sha256, write_json
+from lib.config.files import read_json, sha256, write_json
 from lib.record import archive
 from lib.record.archive import MANIFEST, Record, pack
 from lib.record.verify import Report, differences, verify, verify_record
 from lib.results import attested, write_raw
-from lib.sweep.check import begin_again
+from lib.sweep.estimate import begin_again
 from tests.record.conftest import run_tiny
 
 pytestmark = pytest.mark.slow
@@ -213,7 +213,7 @@ def test_numbers_agree_to_a_billionth():
 
 
 def test_what_git_cannot_tell_is_one_line_and_no_fault(monkeypatch, capsys):
-    monkeypatch.setattr("lib.config.preregistration.is_checkout", lambda: False)
+    monkeypatch.setattr("lib.config.claim.is_checkout", lambda: False)
     assert verify(["modern", "modern-gpu", "trained"], begin_again) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "UNVERIFIED" in line)
     said = "UNVERIFIED: whether plans came before runs (modern, trained); git tells nothing"

@@ -14,18 +14,19 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from lib.config import io
-from lib.config.io import PAPERS, PARAMS, PLANS, study_folder
-from lib.config.preregistration import claim_status, freeze, load_plan
+from lib.config import files, paths
+from lib.config.claim import claim_status, load_plan
+from lib.config.errors import UserError
+from lib.config.freeze import freeze
+from lib.config.paths import PAPERS, PARAMS, PLANS, study_folder
 from lib.config.study import load_study
-from lib.config.yaml import UserError
 from lib.data.text import load_corpus
 from lib.record.archive import SHARED, Record, archive
 from lib.record.retrain import retrain
 from lib.record.verify import verify_record
 from lib.stats.runs import collect, read_parquet, study_results, tidy
 from lib.stats.verdict import analyse
-from lib.sweep.check import begin_again as hashes
+from lib.sweep.estimate import begin_again as hashes
 from lib.sweep.execute import train_apart
 from lib.sweep.kaggle import import_study, pack
 from lib.train.evaluate import measure, write_result
@@ -64,7 +65,7 @@ def write_notebook(name, data, arm="", seed=0):
     shown = new_output("display_data", {"text/plain": "in words"} | data)
     content = new_notebook(cells=[new_code_cell("result", outputs=[warning, shown])])
     content.metadata["study"] = {"status": "completed"}
-    nbformat.write(content, io.executed_notebook(name, "tiny", arm, seed))
+    nbformat.write(content, paths.executed_notebook(name, "tiny", arm, seed))
 
 
 def make():
@@ -79,7 +80,7 @@ def make():
     study = load_study("tiny")
     for arm in study.arms():
         for seed in study.seeds:
-            folder = io.run_folder("tiny", arm.id, seed)
+            folder = paths.run_folder("tiny", arm.id, seed)
             trained = train(study, arm, seed, corpus, folder, lambda *_: None)
             result = write_result(study, arm, trained, measure(trained))
             shown = result._repr_mimebundle_()["application/json"]
@@ -89,9 +90,9 @@ def make():
     raw = (read_parquet(study, name) for name in ("trace", "items", "stock_items"))
     claim = claim_status(study, plan, [run.model_dump() for run in results])
     verdict = analyse(study, plan, claim, tidy(results), *raw)
-    io.write_json(study_folder("tiny") / "verdict.json", verdict.as_json())
-    io.write_json(io.result_file("03_analysis", "tiny"), study_results(study, results))
-    io.write_json(io.result_file("04_figures", "tiny"), {"loss": "0"})
+    files.write_json(study_folder("tiny") / "verdict.json", verdict.as_json())
+    files.write_json(paths.result_file("03_analysis", "tiny"), study_results(study, results))
+    files.write_json(paths.result_file("04_figures", "tiny"), {"loss": "0"})
     for name in SHARED:
         write_notebook(name, {"text/html": "<p>a table</p>"})
     (study_folder("tiny") / "figures").mkdir()

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.config.preregistration import ClaimStatus
+from lib.config.claim import ClaimStatus
 from lib.stats.decision import decide
 from lib.stats.verdict import analyse
 from tests.stats.samples import NORMS, design, noise, plan_of, runs_of, trace_of

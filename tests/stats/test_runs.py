@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from lib.config.io import write_json
+from lib.config.files import write_json
 from lib.config.study import Study
 from lib.results import MachineFacts, Stretch
 from lib.stats import runs as of_runs
@@ -24,7 +24,7 @@ def changed(runs, index, **fields):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path)
     return tmp_path
 
 

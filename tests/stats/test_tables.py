@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from lib.stats import tables
-from lib.stats.effects import factor_effects, with_signs
+from lib.stats.factorial import factor_effects, with_signs
 from lib.stats.paired import contrast_table
 from lib.stats.runs import tidy
 from lib.stats.tables import seed_tables, summary_table

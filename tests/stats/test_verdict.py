@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from lib.config.preregistration import ClaimStatus, load_plan
+from lib.config.claim import ClaimStatus, load_plan
 from lib.record.archive import Record
 from lib.record.verify import Report, differences
 from lib.results import RunResult

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.sweep import cli
 from lib.sweep.sweep import Sweep
 
@@ -59,7 +59,7 @@ def test_a_yaml_is_found_from_where_the_command_was_called(
     asked = []
     monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
     monkeypatch.setattr("lib.config.study.load_study", lambda study, **_: asked.append(study))
-    monkeypatch.setattr("lib.sweep.check.estimate", lambda *_: [])
+    monkeypatch.setattr("lib.sweep.estimate.estimate", lambda *_: [])
     assert [cli.main([word]), cli.main(["estimate", word])] == [0, 0]
     meant = str(tmp_path / meant) if meant.startswith("elsewhere") else meant
     assert [asked[0].studies, asked[1]] == [[meant], meant]

@@ -16,7 +16,7 @@ import papermill
 import psutil
 import pytest
 
-from lib.config.io import ROOT, result_file
+from lib.config.paths import ROOT, result_file
 from lib.results import status_of
 from lib.sweep import execute as module
 from lib.sweep.execute import ExecutionError, execute
@@ -28,7 +28,7 @@ WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 def write_notebook(tmp_path, monkeypatch):
     """Write a notebook `02_train` whose variable `result` is where its result belongs; all that
     executing it makes goes to a folder of the test's. Return the executed notebook's path."""
-    monkeypatch.setattr("lib.config.io.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(os, "environ", os.environ.copy())
@@ -160,7 +160,7 @@ def test_a_run_holds_a_gpu_that_no_other_has(tmp_path, monkeypatch):
 
 
 ORPHAN = (
-    "import time\nfrom lib.config.code import end_with_parent\n"
+    "import time\nfrom lib.config.environment import end_with_parent\n"
     "end_with_parent()\nprint('ready', flush=True)\ntime.sleep(60)"
 )
 
@@ -188,7 +188,7 @@ def test_a_process_ends_with_the_one_that_started_it():
 
 STARTER = (
     "import os\nfrom jupyter_client import KernelManager\n"
-    "from lib.config.code import kernel_environment\n"
+    "from lib.config.environment import kernel_environment\n"
     "with kernel_environment(1):\n    KernelManager().start_kernel()\n    os._exit(1)"
 )
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.sweep import kaggle
 from tests.conftest import TINY, Tree, copy_repository, environment
 from tests.record.conftest import run_tiny, tiny  # noqa: F401

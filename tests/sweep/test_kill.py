@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from lib.config.io import read_json
+from lib.config.files import read_json
 from lib.config.study import Study
 from lib.data.text import load_corpus
 from lib.train.model import weights_digest

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib.config.yaml import HEADLESS
+from lib.config.errors import HEADLESS
 from lib.figures.style import variant
 from lib.sweep.live import INTERVAL, SHARE, LiveCurve
 from tests.train.samples import train
@@ -18,7 +18,7 @@ def row(step, **fields):
 @pytest.fixture
 def curve(tiny_study, tmp_path, monkeypatch):
     """Of a run of which nobody watches the notebook."""
-    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path)
     monkeypatch.setenv(HEADLESS, "1")
     found = LiveCurve(tiny_study, tiny_study, tiny_study.arm("layernorm"), 0)
     found.folder.mkdir(parents=True)

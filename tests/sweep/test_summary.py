@@ -5,8 +5,9 @@ import re
 import pandas as pd
 import pytest
 
-from lib.config.io import ROOT, write_json
-from lib.config.preregistration import ClaimStatus
+from lib.config.claim import ClaimStatus
+from lib.config.files import write_json
+from lib.config.paths import ROOT
 from lib.record.archive import Record
 from lib.stats.runs import study_results, tidy
 from lib.stats.verdict import analyse

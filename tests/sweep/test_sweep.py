@@ -18,12 +18,13 @@ import psutil
 import pytest
 import yaml
 
-from lib.config.io import ROOT, read_json, write_json
+from lib.config.errors import TIME_UP, UserError
+from lib.config.files import read_json, write_json
+from lib.config.paths import ROOT
 from lib.config.study import Study, load_study
-from lib.config.yaml import TIME_UP, UserError
-from lib.sweep import check, sweep
-from lib.sweep.check import clock
+from lib.sweep import estimate, sweep
 from lib.sweep.cli import STOPPED
+from lib.sweep.estimate import clock
 from lib.sweep.execute import turns
 from lib.sweep.live import STEP_FILE
 from lib.sweep.sweep import find_stale, follow, only_sweep
@@ -51,7 +52,7 @@ def copy(smoke_tree, tmp_path):
 def runs(smoke_tree, tmp_path, monkeypatch):
     """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
     shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
-    for module in ("lib.config.io", "lib.sweep.sweep", "lib.sweep.execute"):
+    for module in ("lib.config.paths", "lib.sweep.sweep", "lib.sweep.execute"):
         monkeypatch.setattr(f"{module}.RUNS", tmp_path / "runs")
     return tmp_path / "runs"
 
@@ -239,7 +240,7 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
 
 def test_a_text_that_is_not_as_its_notebook_is_told(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    monkeypatch.setattr("lib.config.io.NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr("lib.config.paths.NOTEBOOKS", tmp_path / "notebooks")
     sweep.print_reasons([], {})
     assert capsys.readouterr().out == ""
     with (tmp_path / "notebooks" / "02_train.py").open("a", encoding="utf-8") as text:
@@ -392,9 +393,9 @@ def test_changed_code_is_named(name, code, done, runs, monkeypatch):
 
 @pytest.mark.slow
 def test_another_text_is_named(runs, monkeypatch):
-    real = check.corpus_of(smoke().corpus)
+    real = estimate.corpus_of(smoke().corpus)
     other = SimpleNamespace(sha256="e" * 64, tokenizer=real.tokenizer)
-    monkeypatch.setattr(check, "corpus_of", lambda _: other)
+    monkeypatch.setattr(estimate, "corpus_of", lambda _: other)
     said = f"corpus is eeeeeeeeeeee and was {real.sha256[:12]}: {TRAINED}"
     assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
 
@@ -534,7 +535,7 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(tmp_path
 
 
 def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lib.config.io.RUNS", tmp_path)
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path)
     due = sweep.runs_of([tiny_study])
     folders = [path.parent for path in due]
     later = {tmp_path / "03_analysis.json": "analysis"}

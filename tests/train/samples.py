@@ -9,7 +9,8 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from lib.config.io import run_folder, write_json
+from lib.config.files import write_json
+from lib.config.paths import run_folder
 from lib.config.schema import ModelConfig
 from lib.config.study import Study, load_study
 from lib.data.text import load_corpus
@@ -89,9 +90,9 @@ def finished_study(folder, **content):
     (folder / "params").mkdir()
     (folder / "params" / "small.yaml").write_text(yaml.safe_dump(fields), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("config.study", "config.preregistration"):
+        for module in ("config.study", "config.claim"):
             patch.setattr(f"lib.{module}.PARAMS", folder / "params")
-        patch.setattr("lib.config.io.RUNS", folder / "runs")
+        patch.setattr("lib.config.paths.RUNS", folder / "runs")
         patch.setattr("lib.data.tokens.output_root", lambda: folder)
         study = load_study("small")
         for arm in study.arms():

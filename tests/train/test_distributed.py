@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from lib.config.errors import UserError
 from lib.config.schema import RunConfig
-from lib.config.yaml import UserError
 from lib.train.model import weights_digest
 from lib.train.trainer import Trainer
 from tests.conftest import TINY, change

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.config.io import ROOT
+from lib.config.paths import ROOT
 from lib.train import evaluate
 from lib.train.calibration import Tempering
 from lib.train.evaluate import score

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from lib.config.io import run_folder
-from lib.config.yaml import ConfigError, UserError
+from lib.config.errors import ConfigError, UserError
+from lib.config.paths import run_folder
 from lib.train.checkpoint import read_finished
 from lib.train.evaluate import score
 from lib.train.hugging_face import config_json, export

@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
+from lib.config.errors import ConfigError
 from lib.config.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
-from lib.config.yaml import ConfigError
 from lib.train import machine as of_machine
 from lib.train.machine import prepare, random_stream
 

@@ -4,8 +4,9 @@ from copy import copy
 import numpy as np
 import pytest
 
-from lib.config.io import read_json, run_folder
+from lib.config.files import read_json
 from lib.config.metrics import MEASURES
+from lib.config.paths import run_folder
 from lib.config.schema import RunConfig
 from lib.config.study import Study
 from lib.data.suite import INSTALL

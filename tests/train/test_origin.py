@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.config.code import measure_key, train_key
+from lib.config.provenance import measure_key, train_key
 from lib.config.study import Study
 from lib.results import Provenance
 from lib.train.trainer import new_provenance

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from lib.config.io import run_folder
+from lib.config.paths import run_folder
 from lib.results import read_raw
 from lib.train import lm_eval as harness
 from lib.train.checkpoint import read_finished
@@ -26,7 +26,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     manager = own_task(root / "tasks/own", "science", QUESTIONS, "mean")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("lib.results", "lib.config.code"):
+        for module in ("lib.results", "lib.config.provenance"):
             patch.setattr(f"{module}.tasks_hash", lambda _: "a" * 64)
         patch.setattr(harness, "_manager", lambda _: manager)
         patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")

@@ -14,9 +14,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
-from lib.config.io import ROOT
+from lib.config.errors import ConfigError
+from lib.config.paths import ROOT
 from lib.config.schema import CorpusConfig, EvaluationConfig
-from lib.config.yaml import ConfigError
 from lib.data.text import load_corpus
 from lib.train import lm_eval as harness
 from lib.train.lm_eval import TokenLM, evaluate_tasks, require_tasks
@@ -271,6 +271,6 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
 
 
 def test_studies_without_stock_tasks_do_not_load_them():
-    code = "import sys, lib.train.evaluate, lib.sweep.check\n"
+    code = "import sys, lib.train.evaluate, lib.sweep.preflight\n"
     code += "sys.exit('lib.train.lm_eval' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -11,9 +11,9 @@ import torch
 from scipy.spatial.distance import cosine
 from torch.nn import functional as F
 
-from lib.config.io import ROOT
+from lib.config.errors import UserError
+from lib.config.paths import ROOT
 from lib.config.schema import RunConfig
-from lib.config.yaml import UserError
 from lib.data.text import sample_batch
 from lib.train import trainer as training
 from lib.train.evaluate import measure

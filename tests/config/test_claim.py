@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 
-from lib.config.io import sha256
+from lib.config.claim import claim_status, load_plan, require_stamps
+from lib.config.errors import ConfigError, UsageError, UserError
+from lib.config.files import sha256
+from lib.config.freeze import begin_plan
 from lib.config.plan import Plan, read_plan
-from lib.config.preregistration import begin_plan, claim_status, load_plan, require_stamps
 from lib.config.study import load_study
-from lib.config.yaml import ConfigError, UsageError, UserError
 from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, SUITE, TEXT, run_at
 from tests.conftest import refused, run_git
 
@@ -194,7 +195,7 @@ def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_facto
         frozen.commit()
         clone = tmp_path_factory.mktemp("shallow") / "clone"
         run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
-        for module in ("code", "preregistration"):
+        for module in ("provenance", "claim"):
             monkeypatch.setattr(f"lib.config.{module}.CHECKOUT", clone, raising=False)
     if case == "a lost plan":  # as in a partial clone without a network
         blob = frozen.git("rev-parse", "HEAD:params/plans/plän.yaml")

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from lib.config.code import hash_code, require_unedited
-from lib.config.io import read_json
+from lib.config.files import read_json
+from lib.config.provenance import hash_code, require_unedited
 from lib.config.study import Study
-from lib.sweep.code_arms import copy_code, require_as_asked, resolve, tree_of
+from lib.sweep.code import copy_code, require_as_asked, resolve, tree_of
 from tests.conftest import TINY, Tree, refused, run_git
 
 
@@ -20,7 +20,7 @@ def design(*levels):
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A repository with some branches, by the commit that each names."""
-    monkeypatch.setattr("lib.config.code.CHECKOUT", tmp_path)
+    monkeypatch.setattr("lib.config.provenance.CHECKOUT", tmp_path)
     git = partial(run_git, tmp_path)
     git("init", "-q", "-b", "main")
     commits = {}
@@ -92,7 +92,7 @@ def test_a_branch_that_is_called_like_another_commit_is_refused(checkout, tmp_pa
 
 
 def test_worktrees_of_others_stay_and_a_deleted_one_is_made_again(checkout, tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.sweep.code_arms.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("lib.sweep.code.RUNS", tmp_path / "runs")
     away = tmp_path / "away"  # on a disk that is not mounted now
     run_git(tmp_path, "worktree", "add", "--detach", str(away / "mine"), checkout["try/it"])
     away.rename(tmp_path / "unmounted")
@@ -106,7 +106,7 @@ def test_worktrees_of_others_stay_and_a_deleted_one_is_made_again(checkout, tmp_
 
 @pytest.mark.parametrize("file", ["lib/model.py", "lib/other.py"])
 def test_a_checkout_that_was_changed_since_is_no_arm(file, checkout, tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.sweep.code_arms.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("lib.sweep.code.RUNS", tmp_path / "runs")
     tree = tree_of(checkout["try/it"])
     assert tree_of(checkout["try/it"]) == tree
     assert (tree / "lib" / "model.py").read_text("utf-8") == "try/it"
@@ -126,11 +126,11 @@ def code(tmp_path, monkeypatch):
     places |= {"SWEEP": tmp_path / "runs/sweep.json", "PARAMS": tmp_path / "params"}
     places |= {"PLANS": tmp_path / "params/plans"}
     for name, folder in places.items():
-        for module in ("config.code", "sweep.code_arms"):
+        for module in ("config.provenance", "sweep.code"):
             monkeypatch.setattr(f"lib.{module}.{name}", folder, raising=False)
-    monkeypatch.setattr("lib.config.io.output_root", lambda: tmp_path)
+    monkeypatch.setattr("lib.config.paths.output_root", lambda: tmp_path)
     imported = hash_code(tmp_path)
-    for module in ("config.code", "sweep.code_arms"):
+    for module in ("config.provenance", "sweep.code"):
         monkeypatch.setattr(f"lib.{module}.imported_code", lambda: imported)
     return tmp_path
 

@@ -14,22 +14,15 @@ import yaml
 from statsmodels.stats.power import TTestPower
 from torch.nn import functional as F
 
+from lib.config.errors import UserError
 from lib.config.plan import Plan
 from lib.config.schema import RunConfig
 from lib.config.study import Study, load_study
-from lib.config.yaml import UserError
 from lib.data.suite import INSTALL
-from lib.sweep import check
-from lib.sweep.check import (
-    Size,
-    estimate,
-    load_and_check,
-    memory,
-    power,
-    require_same_plan,
-    shortened,
-    size_of,
-)
+from lib.sweep import estimate as estimating
+from lib.sweep import preflight
+from lib.sweep.estimate import Size, estimate, memory, power, shortened, size_of
+from lib.sweep.preflight import load_and_check, require_same_plan
 from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters
 from lib.train.optim import optimizer_groups
@@ -112,7 +105,7 @@ def made(tmp_path, monkeypatch):
     """A repository in which a study has three runs under its frozen plan, one not yet finished."""
     here = Parameters(tmp_path, monkeypatch)
     for name, folder in {"PLANS": here.plans, "PAPERS": here.top / "papers"}.items():
-        monkeypatch.setattr(check, name, folder)
+        monkeypatch.setattr(estimating, name, folder)
     here.study()
     here.plan()
     here.commit()
@@ -313,7 +306,7 @@ def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, fo
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: manager)
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
     plan = SimpleNamespace(primary_measures=["loss", "own.acc"])
-    monkeypatch.setattr(check, "load_plan", lambda _: plan)
+    monkeypatch.setattr(preflight, "load_plan", lambda _: plan)
     evaluation = TINY["evaluation"] | {"tasks": ["own"]}
     corpus, model = TINY["corpus"] | {"tokenizer": "bytes"}, TINY["model"] | {"block_size": 64}
     short = {"model.block_size": 16, "training.batch_size": 16}
@@ -321,13 +314,13 @@ def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, fo
     write(folder, "asks", **content, include=[{"name": "short", "levels": short}])
     (fault,) = faults("asks")
     assert fault.startswith(f"error: asks.yaml: {message}")
-    monkeypatch.setattr(check, "has_harness", lambda: False)
+    monkeypatch.setattr(preflight, "has_harness", lambda: False)
     (fault,) = faults("asks")
     assert fault == f"error: asks.yaml: evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
 
 
 def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "study_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(preflight, "study_folder", lambda name: tmp_path / name)
     result = tmp_path / "smoke" / "none" / "seed-0" / "result.json"
     result.parent.mkdir(parents=True)
     for device in ("cpu", "cuda"):
@@ -392,9 +385,9 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
 
 
 def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
-    monkeypatch.setattr(check, "trial", lambda arm: (0.5, 10.0, 2.0))
-    monkeypatch.setattr(check, "cores", lambda: 2)
-    monkeypatch.setattr(check, "gpus", lambda *_: [])
+    monkeypatch.setattr(estimating, "trial", lambda arm: (0.5, 10.0, 2.0))
+    monkeypatch.setattr(estimating, "cores", lambda: 2)
+    monkeypatch.setattr(estimating, "gpus", lambda *_: [])
     lines = list(estimate(tiny_study, None, None))
     config = tiny_study.arm("layernorm").config
     size = size_of(config)
@@ -416,11 +409,11 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
 
 @pytest.mark.slow
 def test_a_trial_is_a_run_of_a_few_steps(tiny_study):
-    assert min(check.trial(tiny_study.arm("layernorm"))) > 0
+    assert min(estimating.trial(tiny_study.arm("layernorm"))) > 0
 
 
 def test_an_unfilled_plan_leaves_the_cost_and_is_named(tiny_study, monkeypatch):
-    monkeypatch.setattr(check, "trial", lambda arm: (0.5, 0.1, 2.0))
+    monkeypatch.setattr(estimating, "trial", lambda arm: (0.5, 0.1, 2.0))
     lines = list(estimate(tiny_study.model_copy(update={"plan": "absent.yaml"}), None, None))
     assert any("500.0 ms a step" in line for line in lines)
     assert "there is no params/plans/absent.yaml" in lines[-1]
@@ -461,9 +454,9 @@ def test_a_shortened_study_has_two_arms_two_seeds_and_five_steps():
 def test_as_many_runs_at_once_as_cores_and_memory_have_room_for(
     cores, gigabytes, runs, tiny_study, monkeypatch
 ):
-    monkeypatch.setattr(check, "cores", lambda: cores)
-    monkeypatch.setattr(check, "total_memory", lambda: gigabytes * 1e9)
-    assert check.side_by_side([tiny_study]) == runs
+    monkeypatch.setattr(estimating, "cores", lambda: cores)
+    monkeypatch.setattr(estimating, "total_memory", lambda: gigabytes * 1e9)
+    assert estimating.side_by_side([tiny_study]) == runs
 
 
 @pytest.mark.parametrize(
@@ -481,10 +474,10 @@ def test_runs_share_gpus_as_far_as_cores_and_memory_go(
 ):
     on_gpu = prepare(tiny_study).model_copy(update={"device": "cuda"})
     found = SimpleNamespace(total_memory=gigabytes * 1e9)
-    monkeypatch.setattr(check, "prepare", lambda _: on_gpu)
-    monkeypatch.setattr(check, "cores", lambda: cores)
+    monkeypatch.setattr(estimating, "prepare", lambda _: on_gpu)
+    monkeypatch.setattr(estimating, "cores", lambda: cores)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     machine = tiny_study.machine.model_copy(update={"processes": processes})
-    assert check.gpus([tiny_study.model_copy(update={"machine": machine})], jobs) == places
+    assert estimating.gpus([tiny_study.model_copy(update={"machine": machine})], jobs) == places

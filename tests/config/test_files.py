@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from lib.config import io
-from lib.config.io import atomic_write, read_json, write_bytes, write_json, write_text
-from lib.config.yaml import UserError
+from lib.config import environment, files, paths
+from lib.config.errors import UserError
+from lib.config.files import atomic_write, read_json, write_bytes, write_json, write_text
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from lib.config.io import write_text
+from lib.config.files import write_text
 
 Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_text(Path(sys.argv[1]), "new")
@@ -44,7 +44,7 @@ def test_what_is_hidden_in_a_folder_is_not_listed_also_where_the_folder_is_hidde
     top = tmp_path / ".top"
     for name in ("a.yaml", "b/c.yaml", ".#a.yaml", "._a.yaml", "b/.c.yaml", ".b/c.yaml"):
         write_text(top / name, "")
-    found = [path.relative_to(top).as_posix() for path in io.listed(top, "**/*.yaml")]
+    found = [path.relative_to(top).as_posix() for path in paths.listed(top, "**/*.yaml")]
     assert found == ["a.yaml", "b/c.yaml"]
 
 
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_flushed_stops_nothing(
 NO_FLOCK = """
 import errno, fcntl, os, sys
 from pathlib import Path
-from lib.config.io import file_lock
+from lib.config.files import file_lock
 def flock(*_):
     raise OSError(errno.ENOSYS, "")
 fcntl.flock = flock
@@ -124,13 +124,13 @@ def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monke
     path, order = tmp_path / "a.lock", []
     if error:
         monkeypatch.setattr(fcntl, "flock", flock)
-        subprocess.run([sys.executable, "-c", NO_FLOCK, str(path)], cwd=io.ROOT)
+        subprocess.run([sys.executable, "-c", NO_FLOCK, str(path)], cwd=paths.ROOT)
 
     def wait():
-        with io.locked(path):
+        with files.locked(path):
             order.append("second")
 
-    with io.locked(path):
+    with files.locked(path):
         other = threading.Thread(target=wait, daemon=True)
         other.start()
         other.join(1.5)
@@ -154,7 +154,7 @@ LARGE = b"[1]" + b" " * 100_000
 
 @pytest.mark.parametrize("content", [b"", b'{"a": [1,', b"\xff", b"[" * 100_000, LARGE])
 def test_damaged_json_is_named(content, tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.config.io.MAX_JSON", 100_000)
+    monkeypatch.setattr("lib.config.files.MAX_JSON", 100_000)
     (tmp_path / "n.json").write_bytes(content)
     with pytest.raises(UserError, match=r"^n\.json cannot be read; restore it, or delete it$"):
         read_json(tmp_path / "n.json")
@@ -168,32 +168,32 @@ def test_on_kaggle_outputs_go_to_the_working_folder(tmp_path, repository):
     kaggle = tmp_path
     (kaggle / "input").mkdir()
     (kaggle / "working").mkdir()
-    assert io.kaggle_folder(kaggle / repository) == kaggle
-    assert io.output_root(kaggle / repository) == kaggle / "working"
-    assert io.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
+    assert paths.kaggle_folder(kaggle / repository) == kaggle
+    assert paths.output_root(kaggle / repository) == kaggle / "working"
+    assert paths.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
     (kaggle / "working").rmdir()  # then it is none of Kaggle's
-    assert io.output_root(kaggle / repository) == kaggle / repository
+    assert paths.output_root(kaggle / repository) == kaggle / repository
 
 
 def test_on_kaggle_paths_are_relative_and_a_corpus_is_sought_in_every_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(io, "ROOT", tmp_path / "input" / "slug" / "repo")
-    monkeypatch.setattr(io, "kaggle_folder", lambda: tmp_path)
-    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "working")
+    monkeypatch.setattr(paths, "ROOT", tmp_path / "input" / "slug" / "repo")
+    monkeypatch.setattr(paths, "kaggle_folder", lambda: tmp_path)
+    monkeypatch.setattr(paths, "output_root", lambda: tmp_path / "working")
     attached = [tmp_path / "input" / "b" / "own.txt", tmp_path / "input" / "a" / "deep/own.txt"]
     for path in attached:
         path.parent.mkdir(parents=True)
         path.touch()
-    assert io.corpus_places("own.txt")[4:] == sorted(attached)
-    assert io.relative(tmp_path / "working/runs/final") == "runs/final"
-    assert io.relative(tmp_path / "input/slug/repo/params/final.yaml") == "params/final.yaml"
-    assert io.relative(attached[0]) == "own.txt"  # no machine's folders
+    assert paths.corpus_places("own.txt")[4:] == sorted(attached)
+    assert paths.relative(tmp_path / "working/runs/final") == "runs/final"
+    assert paths.relative(tmp_path / "input/slug/repo/params/final.yaml") == "params/final.yaml"
+    assert paths.relative(attached[0]) == "own.txt"  # no machine's folders
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(io, "CHECKOUT", tmp_path / "repo")
-    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "elsewhere" / "out")
-    monkeypatch.setattr(io, "kaggle_folder", lambda: None)
-    assert io.corpus_places("own.txt") == [
+    monkeypatch.setattr(paths, "CHECKOUT", tmp_path / "repo")
+    monkeypatch.setattr(paths, "output_root", lambda: tmp_path / "elsewhere" / "out")
+    monkeypatch.setattr(paths, "kaggle_folder", lambda: None)
+    assert paths.corpus_places("own.txt") == [
         tmp_path / "repo" / "data" / "own.txt",
         tmp_path / "elsewhere" / "out" / "data" / "own.txt",
         tmp_path / "elsewhere" / "shared" / "data" / "own.txt",
@@ -204,18 +204,18 @@ def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypat
 def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_path, monkeypatch):
     (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
     (tmp_path / "input" / "params" / "plans" / "plän.yaml").write_text("a: 1", "utf-8")
-    monkeypatch.setattr(io, "CHECKOUT", tmp_path / "input")
-    monkeypatch.setattr(io, "PARAMS", tmp_path / "working" / "params")
-    io.prepare_params()
-    (io.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
-    io.prepare_params()  # what is there stays
-    assert (io.PARAMS / "plans" / "plän.yaml").read_text("utf-8") == "a: 1"
-    assert (io.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
+    monkeypatch.setattr(files, "CHECKOUT", tmp_path / "input")
+    monkeypatch.setattr(files, "PARAMS", tmp_path / "working" / "params")
+    files.prepare_params()
+    (paths.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
+    files.prepare_params()  # what is there stays
+    assert (paths.PARAMS / "plans" / "plän.yaml").read_text("utf-8") == "a: 1"
+    assert (paths.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
 
 
 def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
     monkeypatch.setenv("STUDY_OUTPUT", str(tmp_path))
-    assert io.output_root() == tmp_path
+    assert paths.output_root() == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -234,16 +234,16 @@ def test_cores_and_memory_are_those_of_the_container(files, cores, memory, tmp_p
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    monkeypatch.setattr(io, "CGROUPS", tmp_path)
+    monkeypatch.setattr(environment, "CGROUPS", tmp_path)
     monkeypatch.setattr(
-        io, "Path", lambda p: tmp_path / "self" if p == "/proc/self/cgroup" else Path(p)
+        environment, "Path", lambda p: tmp_path / "self" if p == "/proc/self/cgroup" else Path(p)
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10**6, "SC_PAGE_SIZE": 4096}.get)
-    assert (io.cores(), io.total_memory()) == (cores, memory)
+    assert (environment.cores(), environment.total_memory()) == (cores, memory)
 
 
 def test_cores_are_those_that_the_process_may_use():
     few = "import os; os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:1])"
-    text = f"{few}; from lib.config.io import cores; print(cores())"
-    assert subprocess.check_output([sys.executable, "-c", text], cwd=io.ROOT) == b"1\n"
+    text = f"{few}; from lib.config.environment import cores; print(cores())"
+    assert subprocess.check_output([sys.executable, "-c", text], cwd=paths.ROOT) == b"1\n"

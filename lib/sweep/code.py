@@ -16,17 +16,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from lib.config.code import (
-    ask_git,
-    environment,
-    git,
-    hash_code,
-    imported_code,
-    is_as_committed,
-    is_checkout,
-    tasks_hash,
-)
-from lib.config.io import (
+from lib.config.environment import environment
+from lib.config.errors import ConfigError, UserError
+from lib.config.files import atomic_write, locked, read_json, sha256, write_json
+from lib.config.paths import (
     CHECKOUT,
     COPIES,
     OUTPUT,
@@ -35,18 +28,21 @@ from lib.config.io import (
     ROOT,
     RUNS,
     SWEEP,
-    atomic_write,
-    locked,
     output_root,
-    read_json,
     relative,
-    sha256,
     study_folder,
-    write_json,
+)
+from lib.config.provenance import (
+    ask_git,
+    git,
+    hash_code,
+    imported_code,
+    is_as_committed,
+    is_checkout,
+    tasks_hash,
 )
 from lib.config.schema import CODE, digest
 from lib.config.study import COMMITS, Study
-from lib.config.yaml import ConfigError, UserError
 
 
 def copy_code(studies: Iterable[Study]) -> Path:

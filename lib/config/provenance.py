@@ -7,31 +7,18 @@ is imported, as an edit after that changes the files and not the code that runs.
 
 import errno
 import json
-import os
 import re
 import subprocess
-import sys
-import tempfile
-import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from lib.config.io import (
-    CHECKOUT,
-    COPIES,
-    NOTEBOOKS,
-    ROOT,
-    SWEEP,
-    listed,
-    read_json,
-    sha256,
-)
+from lib.config.environment import environment
+from lib.config.errors import UserError
+from lib.config.files import read_json, sha256
+from lib.config.paths import CHECKOUT, COPIES, NOTEBOOKS, ROOT, SWEEP, listed
 from lib.config.schema import digest
-from lib.config.yaml import HEADLESS, Json, UserError
+from lib.config.yaml import Json
 
 TRAIN_FILES = (
     *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
@@ -45,31 +32,6 @@ checkpoint. Training imports a few others: `tests/config/test_code.py` names eac
 reason why it decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """Further files that decide the numbers of given weights; the same test names the harmless ones."""
-_OF_TOOLS = (
-    "PYTHON* IPYTHON* JUPYTER* JPY_* MPL* MATPLOTLIBRC GIT_* SNAKEMAKE_* BASH_ENV LANGUAGE COLUMNS"
-    " LINES NO_COLOR FORCE_COLOR CLICOLOR* PET_* RANK *_RANK *WORLD_SIZE MASTER_*"
-)
-"""Variables that neither runs nor git inherit: settings of tools, of terminals, of other jobs."""
-_OF_BITS = (
-    "MKL_* OMP_* GOMP_* KMP_* TORCH* PYTORCH_* ATEN_* DISABLE_ADDMM_* ONEDNN_* DNNL_* OPENBLAS_*"
-    " GOTO_* BLIS_* VECLIB_* NPY_* SCIPY_* PANDAS_* NUMEXPR_* NUMBA_* CUBLAS* CUDNN_* NVIDIA_TF32_*"
-    " CUDA_*JIT CUDA_INJECTION* INTEL_* MALLOC_* GLIBC_TUNABLES LD_PRELOAD LD_AUDIT DYLD_INSERT_*"
-)
-"""Others that they do not inherit: these may change how numbers are rounded."""
-_HARMLESS = "PYTORCH_*ALLOC_CONF *_CACHE_DIR"
-"""What they inherit all the same: where numbers lie on a GPU, and where compiled code does."""
-_TOLD = "NCCL_* TRITON_* CUDA_MPS_ACTIVE_* LD_LIBRARY_PATH CC CXX"
-"""What they inherit though it may change bits: devices, libraries and compilers are found by it."""
-_FIXED = {
-    **{"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"},
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic (PyTorch, "Reproducibility")
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
-}
-PARENT = "STUDY_PARENT"
-"""Environment variable that names the process that starts another, on this machine."""
-_FIRST = "--IPKernelApp.exec_lines=import lib.config.code; lib.config.code.end_with_parent()"
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
-_SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
 _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
 """What must be as committed, beside parameters, for a run's commit to say what made it."""
 
@@ -146,72 +108,6 @@ def tasks_hash(include_path: str | None) -> str | None:
     files = [path for path in listed(folder, "**/*") if path.is_file()]
     kept = [path for path in files if not path.match("__pycache__/*.pyc")]
     return digest({path.relative_to(folder).as_posix(): sha256(path) for path in kept})
-
-
-def _of_process(patterns: str) -> dict[str, str]:
-    """Return the variables of this process whose names match one of some patterns."""
-    found = os.environ.items()
-    return {k: v for k, v in found if any(fnmatchcase(k, each) for each in patterns.split())}
-
-
-def environment(**values: str) -> dict[str, str]:
-    """Return the variables that code runs with wherever it is started from: those of this process
-    less `_OF_TOOLS` and `_OF_BITS`, those that are fixed, and these."""
-    dropped = _of_process(f"{_OF_TOOLS} {_OF_BITS}").keys() - _of_process(_HARMLESS).keys()
-    return {k: v for k, v in os.environ.items() if k not in dropped} | _FIXED | values
-
-
-def end_with_parent() -> None:
-    """End this process within a second of the one that started it, however that ended."""
-    # The one that started it may have ended before this line, and left it to another.
-    parent = int(os.environ.get(PARENT) or os.getppid())
-    if PARENT in os.environ:
-        os.environ[PARENT] = str(os.getpid())
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def kernel_environment(threads: int, **values: str) -> Iterator[str]:
-    """Have kernels inherit `environment` while the block runs: this Python, its threads pinned,
-    settings and start-up files of nobody, nobody watching. Give a short folder."""
-    from unittest.mock import patch  # here, as both take a while
-
-    from ipykernel.kernelspec import write_kernel_spec
-
-    # The path of a socket has at most 107 characters, and names of what makes one take some 35.
-    top = tempfile.gettempdir()
-    top = top if len(os.fsencode(top)) <= 70 else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
-        # By themselves kernels end with their starter only where process 1 takes its children over.
-        write_kernel_spec(f"{folder}/kernels/python3", extra_arguments=[_FIRST, "--log-level=40"])
-        values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
-        values |= dict.fromkeys(_SETTINGS.split(), folder) | dict.fromkeys(_THREADS, str(threads))
-        with patch.dict(os.environ, environment(**values), clear=True):
-            yield folder
-
-
-def variables() -> dict[str, str]:
-    """Return the variables of this process that may change bits and are not as every run has them;
-    of one that holds a path, a hash."""
-    others = _of_process(f"{_OF_BITS} {_TOLD}").items() - _FIXED.items()
-    harmless = {*_THREADS, *_of_process(_HARMLESS)}
-    return {k: digest(v)[:12] if "/" in v else v for k, v in sorted(others) if k not in harmless}
-
-
-def start_up_files() -> list[str]:
-    """Name the files that Python and IPython execute before a notebook's first cell."""
-    own = Path(os.environ.get("IPYTHONDIR") or Path.home() / ".ipython", "profile_default")
-    folders = [own, *(Path(top, "etc", "ipython") for top in (sys.prefix, "/usr/local", "/"))]
-    wanted = [(folder, name) for folder in folders for name in ("startup/*.*py", "*_config.*")]
-    wanted += [(Path(folder), "*.pth") for folder in sys.path]
-    names = {path.name for folder, name in wanted for path in folder.glob(name)}
-    return sorted(names | {"sitecustomize", "usercustomize"} & sys.modules.keys())
 
 
 def git(*words: str) -> str | None:

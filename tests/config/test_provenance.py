@@ -8,8 +8,9 @@ import shutil
 import grimp
 import pytest
 
-from lib.config import code
-from lib.config.io import ROOT, write_json
+from lib.config import environment, provenance
+from lib.config.files import write_json
+from lib.config.paths import ROOT
 
 TRAIN, MEASURE = "train", "measure"
 
@@ -21,21 +22,26 @@ def tree(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "lib", top / "lib", ignore=shutil.ignore_patterns("__pycache__"))
     (top / "notebooks").mkdir()
     shutil.copyfile(ROOT / "notebooks/02_train.ipynb", top / "notebooks/02_train.ipynb")
-    monkeypatch.setattr(code, "ROOT", top)
-    monkeypatch.setattr(code, "CHECKOUT", top)
-    monkeypatch.setattr(code, "NOTEBOOKS", top / "notebooks")
+    monkeypatch.setattr(provenance, "ROOT", top)
+    monkeypatch.setattr(provenance, "CHECKOUT", top)
+    monkeypatch.setattr(provenance, "NOTEBOOKS", top / "notebooks")
     return top
 
 
 def keys():
-    for function in (code.imported_code, code.train_key, code.measure_key, code.git_state):
+    for function in (
+        provenance.imported_code,
+        provenance.train_key,
+        provenance.measure_key,
+        provenance.git_state,
+    ):
         function.cache_clear()
-    return {TRAIN: code.train_key(), MEASURE: code.measure_key()}
+    return {TRAIN: provenance.train_key(), MEASURE: provenance.measure_key()}
 
 
 def state():
-    code.git_state.cache_clear()
-    return code.git_state()
+    provenance.git_state.cache_clear()
+    return provenance.git_state()
 
 
 def append(file, text="# a comment\n"):
@@ -54,7 +60,7 @@ def append(file, text="# a comment\n"):
         *((f"lib/train/{name}.py", {MEASURE}) for name in ("evaluate", "lm_eval")),
         *((f"lib/data/{name}.py", {MEASURE}) for name in ("suite", "tasks")),
         *((f"lib/{name}.py", {MEASURE}) for name in ("results", "config/metrics")),
-        *((f"lib/config/{name}.py", set()) for name in ("plan", "preregistration", "code", "io")),
+        *((f"lib/config/{name}.py", set()) for name in ("plan", "claim", "provenance", "paths")),
         *((f"lib/{name}.py", set()) for name in ("stats/verdict", "figures/style")),
         *((f"lib/{name}", set()) for name in ("README.md", "sweep/sweep.py")),
     ],
@@ -71,8 +77,8 @@ HARMLESS = {
     "lib/config/__init__.py": "imports nothing",
     "lib/data/__init__.py": "imports nothing",
     "lib/train/__init__.py": "imports nothing",
-    "lib/config/code.py": "asks for keys, commit and variables, which stand in the result",
-    "lib/config/io.py": "finds and writes files; the SHA-256 of every text stands in the result",
+    "lib/config/provenance.py": "asks for keys and commit, which stand in the result",
+    "lib/config/paths.py": "finds files; the SHA-256 of every text stands in the result",
     "lib/config/plan.py": "draws seeds and hashes the plan, which stand in the result",
     "lib/results.py": "says which fields files have, of a run that trains",
 }
@@ -148,10 +154,10 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
     for file in tree.rglob("*.py"):
         file.touch()
     assert keys() == before
-    assert code.git_state() == {"commit": None, "clean": None}
+    assert provenance.git_state() == {"commit": None, "clean": None}
     (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")  # of a packed tree
     keys()
-    assert code.git_state() == {"commit": "a" * 40, "clean": None}
+    assert provenance.git_state() == {"commit": "a" * 40, "clean": None}
 
 
 def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, monkeypatch):
@@ -168,16 +174,16 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
     assert state()["clean"] is False  # untracked, and Python would import it
     # In what a sweep executes, git is not asked again: not in its copy, nor in an arm's worktree.
     told = {"commit": commit, "clean": False}, {"commit": commit, "clean": True}
-    assert code.ask_git() == dict(zip(("code", "parameters"), told, strict=True))
-    write_json(parameters.top / "runs" / "sweep.json", {"git": code.ask_git()})
+    assert provenance.ask_git() == dict(zip(("code", "parameters"), told, strict=True))
+    write_json(parameters.top / "runs" / "sweep.json", {"git": provenance.ask_git()})
     parameters.commit()
-    assert code.plan_log("plän.yaml").startswith(commit[:7])
-    assert code.plan_log("q.yaml") == "git knows no commit of it"
+    assert provenance.plan_log("plän.yaml").startswith(commit[:7])
+    assert provenance.plan_log("q.yaml") == "git knows no commit of it"
     kept = parameters.top / "runs" / ".code"
     for name, value in (("SWEEP", kept.parent / "sweep.json"), ("COPIES", kept)):
-        monkeypatch.setattr(code, name, value)
+        monkeypatch.setattr(provenance, name, value)
     for name, found in (("0123456789abcdef", told[0]), (commit, told[1] | {"code": commit})):
-        monkeypatch.setattr(code, "ROOT", kept / name)
+        monkeypatch.setattr(provenance, "ROOT", kept / name)
         assert state() == found
 
 
@@ -208,45 +214,45 @@ def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(mon
         [*HOSTILE.split(), *NUMERIC.split(), "CUBLAS_WORKSPACE_CONFIG", "LC_ALL"], "1"
     )
     monkeypatch.setattr(os, "environ", hostile | asked | {"HOME": "/root"})
-    found = code.environment(STUDY_OUTPUT="x")
+    found = environment.environment(STUDY_OUTPUT="x")
     assert found.items() >= (asked | fixed | {"HOME": "/root", "STUDY_OUTPUT": "x"}).items()
     assert found.keys() & {*HOSTILE.split(), *NUMERIC.split()} == set()
     assert (found["CUBLAS_WORKSPACE_CONFIG"], found["LC_ALL"]) == (":4096:8", "C.UTF-8")
-    hashed = code.digest("/opt/lib")[:12]  # no machine's folders
+    hashed = provenance.digest("/opt/lib")[:12]  # no machine's folders
     told = {"LD_LIBRARY_PATH": hashed, "NCCL_ALGO": "Ring", "TRITON_INTERPRET": "0",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # fmt: skip
     numeric = dict.fromkeys([*NUMERIC.split(), "CUBLAS_WORKSPACE_CONFIG"], "1")
-    assert code.variables() == told | numeric
+    assert environment.variables() == told | numeric
     monkeypatch.setattr(os, "environ", found)
-    assert code.variables() == told
+    assert environment.variables() == told
     for file in ("profile_default/startup/0.py", "profile_default/ipython_config.py", "own.pth"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    before = code.start_up_files()
+    before = environment.start_up_files()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    assert {*code.start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
+    assert {*environment.start_up_files()} - {*before} == {"0.py", "ipython_config.py", "own.pth"}
 
 
 def test_kernels_have_a_short_folder(monkeypatch):
     """The path of a socket has at most 107 bytes, however many characters."""
     monkeypatch.setattr("tempfile.tempdir", f"/tmp/{'ü' * 40}")
-    with code.kernel_environment(1) as folder:
+    with environment.kernel_environment(1) as folder:
         assert len(os.fsencode(folder)) < 80
 
 
 def test_tasks_of_one_s_own_are_hashed(tmp_path, monkeypatch):
-    monkeypatch.setattr(code, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
     (tmp_path / "tasks/__pycache__").mkdir(parents=True)
     (tmp_path / "tasks/items.jsonl").write_text("{}", "utf-8")
     (tmp_path / "tasks/own.yaml").write_text("task: own", "utf-8")
-    first = code.tasks_hash("tasks")
+    first = provenance.tasks_hash("tasks")
     for name in ("__pycache__/own.pyc", "._own.yaml"):  # no task is read from them
         (tmp_path / "tasks" / name).write_text("", "utf-8")
-    assert code.tasks_hash("tasks") == first
+    assert provenance.tasks_hash("tasks") == first
     for name in ("items.jsonl", "utils.py", "deeper/own.yaml"):
-        before = code.tasks_hash("tasks")
+        before = provenance.tasks_hash("tasks")
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "tasks" / name).write_text("other", "utf-8")
-        assert code.tasks_hash("tasks") != before
-    assert code.tasks_hash(None) is None
+        assert provenance.tasks_hash("tasks") != before
+    assert provenance.tasks_hash(None) is None

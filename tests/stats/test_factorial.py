@@ -6,16 +6,10 @@ from scipy import stats
 from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 
-from lib.stats.effects import (
-    by_setting,
-    changes_sign,
-    factor_effects,
-    leave_one_out,
-    leave_one_task_out,
-    task_contrasts,
-)
+from lib.stats.factorial import by_setting, changes_sign, factor_effects
 from lib.stats.paired import contrast_table
 from lib.stats.power import t_test_power
+from lib.stats.robustness import leave_one_out, leave_one_task_out, task_contrasts
 from lib.stats.runs import main_measures
 from tests.stats.samples import NORM, crossed, design, noise, runs_of, two_arms
 

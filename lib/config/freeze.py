@@ -1,0 +1,159 @@
+"""Begin a plan, and freeze it: what it fixes of its studies is written down, and their seeds are
+drawn.
+
+    ./run_all.sh freeze --new PLAN --study NAME     writes a plan, to be filled in
+    ./run_all.sh freeze PLAN                        fixes its studies, and draws their seeds
+"""
+
+import json
+import textwrap
+from collections.abc import Callable
+from itertools import chain
+
+from lib.config.claim import check_plan, parameters_digest
+from lib.config.contrasts import arm_weights, effects_of, levels_of
+from lib.config.errors import UsageError, UserError
+from lib.config.files import write_text
+from lib.config.metrics import MAIN, MEASURES
+from lib.config.paths import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, listed, relative
+from lib.config.plan import Frozen, Noise, Plan, Plateau, read_plan
+from lib.config.provenance import tasks_hash
+from lib.config.schema import CODE, vocabulary
+from lib.config.study import Study, load_study
+from lib.config.yaml import Json
+
+
+def begin_plan(file: str, name: str | None) -> None:
+    """Write a new plan for a study, to be filled in, and say what follows. Raises UserError where
+    the plan exists and something is filled in."""
+    if not name:
+        raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
+    path, study = PLANS / file, load_study(name, undrawn=True)
+    template = _template(study, file)
+    if path.exists() and path.read_text("utf-8") != template:
+        raise UserError(f"{relative(path)} exists, and nothing is replaced; take another name")
+    write_text(path, template)
+    print(f"{relative(path)} is written: fill in what ends in a colon.")
+    if lines := _missing_lines(study, file):
+        print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")
+    print(f"Then: ./run_all.sh freeze {file}, which names all that is missing, or fixes the plan.")
+
+
+def _template(study: Study, file: str) -> str:
+    """Write a plan with the arms and measures of a study, in which every factor has an effect and
+    every pair of factors an interaction, or each arm differs from its baseline. Blank is what only
+    its user knows."""
+    measure, hypotheses = main_measure(study), list[str]()
+    for name, asked in proposed_tests(study, measure).items():
+        hypotheses += [f"  {json.dumps(name, ensure_ascii=False)}:", "    says:"]
+        hypotheses += [f"    {field}: {json.dumps(value)}" for field, value in asked.items()]
+    measures = [name for name, of in MEASURES.items() if of.better] + study.stock_measures
+    template = (TEMPLATES / "plan.yaml").read_text("utf-8")
+    return template.format(
+        study=study.name,
+        file=file,
+        measure=measure,
+        hypotheses="\n".join(hypotheses),
+        arms=_wrapped("; ".join(arm.id for arm in study.arms())),
+        measures=_wrapped(", ".join(measures)),
+        usual=Plan.model_construct(),
+        p=Plateau(),
+        n=Noise(),
+    )
+
+
+def main_measure(study: Study) -> str:
+    """Name what a study without a plan is about: the loss, or where its arms' tokens differ, bits
+    per character."""
+    per_token = len({vocabulary(dict(arm.config.corpus)) for arm in study.arms()}) == 1
+    return MAIN[0] if per_token else "bits_per_character"
+
+
+def begun_plan(study: Study, measure: str | None) -> Json:
+    """Return the content of a plan with the hypotheses that are proposed for a study."""
+    blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
+    tests = proposed_tests(study, measure or main_measure(study))
+    asked = {name: {"says": name} | test for name, test in tests.items()}
+    return blank | {"hypotheses": asked}
+
+
+def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
+    """Propose tests by name, as fields of a hypothesis: of a grid the main effects and the
+    interactions, else of each arm beside its baseline."""
+    arms, pairs = list(study.arms()), {}
+    cells = levels_of({arm.id: arm.levels for arm in arms})
+    for effect, kind, asked in effects_of(cells.values()):
+        if kind != "simple" and arm_weights(asked, {}, cells):
+            pairs[effect] = asked
+    pairs = pairs or {arm.id: [(arm.id, arm.baseline)] for arm in arms if arm.baseline != arm.id}
+    tests: dict[str, Json] = {}
+    for name, (pair, *minus) in pairs.items():
+        tests[name] = {"test": [*pair, measure], "direction": "differs"}
+        if minus:
+            tests[name]["minus"] = minus[0]
+    return tests
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 96, initial_indent="#   ", subsequent_indent="#   ")
+
+
+def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]]]) -> Plan:
+    """Write what a plan of `params/plans/` fixes of its studies into its file; return the plan.
+
+    `data_of` hashes the texts of a study, by their sources, and its task suites. Raises UserError
+    with a line for all that is missing or wrong in the plan and its studies, and where one of them
+    has run.
+    """
+    path, plan = PLANS / file, read_plan(file)
+    faults: list[str] = []
+    studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
+    for study in studies:
+        faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
+        faults += [f"plans/{file}: {fault}" for fault in check_plan(plan, study)]
+        traces = listed(RUNS, f"{study.name}/*/seed-*/*.json")
+        if any(chain(traces, listed(PAPERS, f"*/results/{study.name}.json"))):
+            faults.append(f"{study.name} has run: write a new plan, and a study that names it")
+    if faults:
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+    lines = ["frozen: # written by ./run_all.sh freeze; seeds follow from the plan's hash with it"]
+    used = _used_seeds(file)
+    for study in studies:
+        corpus, suite = data_of(study)
+        fixed = Frozen(
+            seeds=len(study.seeds),
+            used_seeds=used,
+            parameters=parameters_digest(study),
+            corpus=corpus,
+            suite=sorted(suite),
+            tasks=tasks_hash(study.evaluation.include_path),
+            # Arms that are commits are committed, and their older code knows no such field.
+            committed_code=CODE not in study.factors,
+        )
+        lines.append(f"  {study.name}:")
+        # A field a line; what JSON writes is YAML, too.
+        lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.model_dump().items()]
+    before = f"\n{path.read_text('utf-8')}".partition("\nfrozen:")[0]
+    write_text(path, "\n".join([before.strip("\n"), "", *lines, ""]))
+    return read_plan(file)
+
+
+def _missing_lines(study: Study, file: str) -> list[str]:
+    """List the lines that a study's file needs for its seeds to be drawn from a plan."""
+    lines = []
+    if study.plan != file:
+        lines.append(f"plan: {file}")
+    if not study.drawn:
+        lines.append(f"seeds: {{count: {len(study.seeds)}}}")
+    return lines
+
+
+def _used_seeds(file: str) -> list[int]:
+    """List every seed that a study of `params/` lists, or another plan drew or left out: of a study
+    that has left, a published plan knows them."""
+    studies = [load_study(path.stem, undrawn=True) for path in listed(PARAMS, "*.yaml")]
+    used = {seed for study in studies if not study.drawn for seed in study.seeds}
+    for plan in (read_plan(path.name) for path in listed(PLANS, "*.yaml") if path.name != file):
+        for name, frozen in plan.frozen.items():
+            used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
+    return sorted(used)

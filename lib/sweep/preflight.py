@@ -1,0 +1,167 @@
+"""Pre-flight checks: find what would stop a study later before anything trains."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from lib.config.claim import load_plan, require_plan_of_runs
+from lib.config.environment import total_memory
+from lib.config.errors import ConfigError, UserError
+from lib.config.files import read_json
+from lib.config.paths import PAPERS, PLANS, relative, study_folder
+from lib.config.plan import Plan
+from lib.config.schema import CODE, CorpusConfig, digest
+from lib.config.study import Arm, Study, load_study
+from lib.config.yaml import read_yaml
+from lib.data.describe import repetition, unlikeness
+from lib.data.suite import INSTALL, has_harness
+from lib.data.text import KNOWN
+from lib.record.archive import Record
+from lib.results import trained_with
+from lib.sweep.code import resolve
+from lib.sweep.estimate import _model, corpus_of, memory, size_of
+from lib.train.machine import prepare, require_devices
+from lib.train.trainer import PROVENANCE
+
+
+def load_and_check(names: list[str], is_local: bool = True, executes: bool = True) -> list[Study]:
+    """Load the studies named and check all that they name: plan, commits, corpora; tasks, whose
+    files may run Python, if it `executes`; and, if they are to run here, devices and memory. Raises
+    UserError with a line for each fault."""
+    faults: list[str] = []
+    studies: list[Study] = []
+    for name in dict.fromkeys(names):
+        with _collecting(faults):
+            studies.append(load_study(name))
+    for study in studies:
+        where = f"{study.name}.yaml: "
+        checks = [load_plan, require_same_plan, resolve, _require_equal_texts]
+        for check in [*checks, _require_tasks] if executes else checks:
+            with _collecting(faults, where):
+                check(study)
+        for arm in study.arms():
+            with _collecting(faults, where):
+                corpus_of(arm.config.corpus).require_length(arm.config.model.block_size)
+            if is_local:
+                with _collecting(faults, where):
+                    _require_machine(study, arm)
+    if faults:
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+    texts = {arm.config.corpus for study in studies for arm in study.arms()}
+    corpora = [corpus_of(text) for text in texts]
+    own = [corpus for corpus in corpora if corpus.name not in KNOWN]
+    for said in sorted({f"{corpus.name}: {corpus.held_out}" for corpus in own}):
+        print(f"held out of {said}")
+    for said in sorted({f(corpus) for f in (repetition, unlikeness) for corpus in corpora} - {""}):
+        print(f"warning: {said}")
+    return studies
+
+
+def require_same_plan(study: Study) -> None:
+    """Raise ConfigError if runs of a study, in `runs/` or in a record, were made under another plan
+    than it names now. The plan's file may have another name, and more deviations and comments."""
+    plan = load_plan(study)
+    begun = [made for made in _begun(study.name) if made[0] != (plan and plan.hash)]
+    require_plan_of_runs(study, begun)
+    # A published plan has the hash that it was published with, whatever its file says now.
+    content = Plan.content_hash(read_yaml(PLANS / study.plan)) if study.plan else None
+    for path in PAPERS.glob(f"*/record/{study.name}*"):
+        if path.stem == study.name:
+            was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))
+            require_plan_of_runs(study, [(was, None)] * number * (was != content), kept)
+
+
+def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
+    """Yield of each run of a study in `runs/` that began the hash of its plan, and its commit."""
+    for folder in study_folder(study).glob("*/seed-*"):
+        for file in (folder / "result.json", folder / PROVENANCE):  # the latter alone: unfinished
+            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                content = read_json(file)
+                trained = content.get("provenance", {}).get("trained", content)
+                yield trained["plan"], trained["commit"]
+                break
+
+
+def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
+    """Hash the content of a record's plan; count its runs, none where it is not whole; and return
+    the plan's file, if it stays."""
+    with suppress(OSError, UserError):
+        file = record.folder / "plan.yaml"
+        was = Plan.content_hash(read_yaml(file)) if file.is_file() else None
+        number = sum(name.endswith("/02_train.ipynb") for name in record.manifest)
+        return was, number, None if record.is_zip else file
+    return None, 0, None
+
+
+def _require_equal_texts(study: Study) -> None:
+    """Raise ConfigError where tokenizers part one source into other texts, as characters part
+    documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
+    first, configs = dict[str, CorpusConfig](), dict[str, str]()
+    for arm in study.arms():
+        content = arm.config.model_dump(exclude={"machine"})
+        corpus = corpus_of(arm.config.corpus)
+        content["corpus"] = corpus.sha256, len(corpus.train), corpus.tokenizer.sha256
+        same = configs.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
+        if same != arm.id:
+            raise ConfigError(f"factors: {same} and {arm.id} read one text; leave one of them out")
+    for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):
+        other = first.setdefault(text.source, text)
+        if corpus_of(other).sha256 != corpus_of(text).sha256:
+            raise ConfigError(
+                f"corpus.tokenizer: {other.tokenizer} and {text.tokenizer} part the documents of "
+                f"{text.source} in different ways; leave one of them out"
+            )
+
+
+@contextmanager
+def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
+    """Go on after a UserError, and keep what it says."""
+    try:
+        yield
+    except UserError as error:
+        faults.append(f"{where}{error}")
+
+
+def _require_tasks(study: Study) -> None:
+    """Raise ConfigError for stock tasks that cannot be asked of some arm, and for a measure of the
+    plan that none of them gives."""
+    if not study.evaluation.tasks:
+        return
+    if not has_harness():
+        raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
+    # Seconds, which other studies need not wait.
+    from lib.train.lm_eval import TokenLM, require_tasks
+
+    plan = load_plan(study)
+    tested = {*plan.primary_measures} & {*study.stock_measures} if plan else ()
+    configs = {(a.config.corpus, a.config.model.block_size): a.config for a in study.arms()}
+    adapters = [TokenLM(_model(c), corpus_of(c.corpus)) for c in configs.values()]
+    for said in require_tasks(study.evaluation, tested, adapters):
+        print(f"warning: {said}")
+
+
+def _require_machine(study: Study, arm: Arm) -> None:
+    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the arm
+    were made on another kind of device."""
+    machine, folder = prepare(arm.config), study_folder(study.name)
+    require_devices(machine)
+    for path in folder.glob(f"{arm.id}/seed-*/result.json"):
+        with suppress(LookupError, TypeError):
+            if (device := trained_with(read_json(path)["provenance"])["device"]) != machine.device:
+                raise ConfigError(
+                    f"machine.device: runs of it were made on {device}, and this machine would "
+                    f"continue on {machine.device}; runs of two devices are not compared: set "
+                    f"machine.device: {device}, or delete {relative(folder)}"
+                )
+    needed = sum(memory(arm.config, size_of(arm.config)).values())
+    available = total_memory()
+    if machine.device == "cuda":
+        available = torch.cuda.get_device_properties(0).total_memory
+    if needed > available:
+        raise ConfigError(
+            f"model: a run of {arm.id} needs {needed / 1e9:,.2f} GB of memory, and this machine "
+            f"has {available / 1e9:,.2f} GB; reduce n_embd, n_layer, block_size, the symbols of "
+            "the tokenizer, or machine.micro_batch_size"
+        )
