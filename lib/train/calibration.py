@@ -79,7 +79,7 @@ def fit_temperature(to_logits: ToLogits, rows: list[tuple[Tensor, Tensor]]) -> f
         total = torch.zeros((), dtype=torch.float64)
         for hidden, targets in rows:
             for logits, target in to_logits(hidden, targets):
-                # float64: rounding would hide the bottom of a flat minimum
+                # In float64, because rounding would hide the bottom of a flat minimum.
                 tempered = logits.double() / math.exp(log_temperature)
                 total = total.to(logits.device) + F.cross_entropy(tempered, target, reduction="sum")
         return float(total)

@@ -360,7 +360,7 @@ class GPT(nn.Module):
         return ids
 
 
-def weights_digest(model: GPT, all_weights: bool = False) -> str:
+def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
     """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
     unless `all_weights`."""
     result = hashlib.sha256()

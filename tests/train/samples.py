@@ -74,7 +74,9 @@ def killed_at(step):
 
 def assert_same(trained, other):
     """Two runs took the same path, to the bit: weights, trace, curve and batches."""
-    assert weights_digest(trained.model, True) == weights_digest(other.model, True)
+    assert weights_digest(trained.model, all_weights=True) == weights_digest(
+        other.model, all_weights=True
+    )
     for name in ("trace", "curve"):
         one, two = (getattr(run, name).drop(columns="seconds") for run in (trained, other))
         pd.testing.assert_frame_equal(one, two, check_exact=True)
