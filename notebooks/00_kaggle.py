@@ -35,9 +35,8 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
-from lib.config.study import load_study
-from lib.config.errors import one_line_errors
-from lib.sweep.kaggle import pack, resume_from_inputs, show, sweep
+from lib.config import load_study, one_line_errors
+from lib.sweep import pack, resume_from_inputs, run_study, show
 
 one_line_errors()
 
@@ -53,7 +52,7 @@ hours: float = 11.0  # a session ends after 12, and what runs then is lost
 # %%
 name = load_study(study).name
 print(resume_from_inputs(name))
-status = sweep(name, hours)
+status = run_study(name, hours)
 
 # %% [markdown]
 # ## What it found

@@ -25,12 +25,9 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
-from lib.data.describe import corpora_of, corpus_summary, suites_of
-from lib.stats.tables import repetitions
-from lib.config.study import load_study
-from lib.config.errors import one_line_errors
-from lib.config.paths import relative, result_file, study_folder
-from lib.config.files import write_json
+from lib.config import load_study, one_line_errors, relative, result_file, study_folder, write_json
+from lib.data import corpora_of, corpus_summary, suites_of
+from lib.stats import repetitions
 
 one_line_errors()
 
@@ -58,9 +55,9 @@ print(relative(result))
 import pandas as pd
 from IPython.display import display
 
-from lib.data.describe import sampling_table, token_class_table
-from lib.figures.training import show_symbols
-from lib.config.claim import load_plan, claim_status
+from lib.config import claim_status, load_plan
+from lib.data import sampling_table, token_class_table
+from lib.figures import show_symbols
 
 print(claim_status(design, load_plan(design)))
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them

@@ -30,12 +30,10 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
-from lib.data.text import load_corpus
-from lib.train.trainer import train
-from lib.config.study import load_study, scratch
-from lib.config.errors import one_line_errors
-from lib.config.paths import run_folder
-from lib.sweep.live import LiveCurve
+from lib.config import load_study, one_line_errors, run_folder, scratch
+from lib.data import load_corpus
+from lib.sweep import LiveCurve
+from lib.train import train
 
 one_line_errors()
 
@@ -74,8 +72,8 @@ if trained.diverged_at:
 # by length of context, norms; then the task suite through the LM-Eval harness.
 
 # %%
-from lib.train.evaluate import measure, write_result
-from lib.config.paths import relative
+from lib.config import relative
+from lib.train import measure, write_result
 from lib.results import history
 
 measured = measure(trained)
@@ -92,12 +90,12 @@ print(history(result.provenance), relative(folder / "result.json"), sep="\n")
 result
 
 # %%
-from lib.stats.tables import readable, result_table
+from lib.stats import readable, result_table
 
 result_table(result)
 
 # %%
-from lib.config.claim import load_plan, claim_status
+from lib.config import claim_status, load_plan
 
 print(claim_status(design, load_plan(design)))
 
@@ -105,7 +103,7 @@ print(claim_status(design, load_plan(design)))
 # ## How it trained
 
 # %%
-from lib.figures.training import show_measurement, show_training
+from lib.figures import show_measurement, show_training
 
 show_training(trained.trace, trained.curve, this)
 
@@ -141,7 +139,7 @@ for name in ("token_classes", "lengths", "logits"):
 # likely, a high one tries more.
 
 # %%
-from lib.train.machine import random_stream
+from lib.train import random_stream
 
 prompt, length, temperature = "", 200, 1.0
 if not trained.diverged_at:

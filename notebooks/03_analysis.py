@@ -29,25 +29,37 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 from IPython.display import Markdown, display
 from pandas import DataFrame
 
-from lib.figures.study import StudyFigures
-from lib.stats import tables as report
-from lib.stats.factorial import with_signs
-from lib.stats.runs import (
+from lib.config import (
+    claim_status,
+    load_plan,
+    load_study,
+    one_line_errors,
+    plan_log,
+    relative,
+    result_file,
+    study_folder,
+    write_json,
+)
+from lib.figures import StudyFigures
+from lib.stats import (
+    analyse,
+    by_arm,
+    cautions,
     collect,
+    contrast_overview,
     main_measures,
     melt_columns,
+    provenance_table,
     read_parquet,
     read_table,
+    readable,
+    repetitions,
+    seed_tables,
     study_results,
+    summary_table,
     tidy,
+    with_signs,
 )
-from lib.stats.verdict import analyse
-from lib.config.provenance import plan_log
-from lib.config.paths import relative, result_file, study_folder
-from lib.config.files import write_json
-from lib.config.claim import claim_status, load_plan
-from lib.config.study import load_study
-from lib.config.errors import one_line_errors
 
 one_line_errors()
 
@@ -79,7 +91,7 @@ print(relative(path))
 display(Markdown(f"**{claim}**"), verdict)
 next(StudyFigures(design, results).applicable()).draw()
 print(plan_log(design.plan) if design.plan else "No plan.")
-print(report.repetitions(result_file("01_data", design.name)))
+print(repetitions(result_file("01_data", design.name)))
 
 # %% [markdown]
 # ## Every arm
@@ -88,7 +100,7 @@ print(report.repetitions(result_file("01_data", design.name)))
 
 # %%
 first = main_measures(runs, plan)
-report.summary_table(verdict.runs, first=first)
+summary_table(verdict.runs, first=first)
 
 # %% [markdown]
 # ## Seed by seed
@@ -96,7 +108,7 @@ report.summary_table(verdict.runs, first=first)
 # is the same in every seed.
 
 # %%
-display(*report.seed_tables(runs, first))
+display(*seed_tables(runs, first))
 
 # %% [markdown]
 # ## Paired differences
@@ -105,8 +117,8 @@ display(*report.seed_tables(runs, first))
 # suggests what to test on other seeds.
 
 # %%
-print(report.cautions(verdict.tables["contrasts"].to_dict("records"), runs))
-report.contrast_overview(verdict.tables["contrasts"])
+print(cautions(verdict.tables["contrasts"].to_dict("records"), runs))
+contrast_overview(verdict.tables["contrasts"])
 
 # %% [markdown]
 # ## Every factor
@@ -116,8 +128,8 @@ report.contrast_overview(verdict.tables["contrasts"])
 # mean over settings says little. An effect that changes sign has no mean here: read its settings.
 
 # %%
-print(report.cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
-report.contrast_overview(verdict.tables["effects"])
+print(cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
+contrast_overview(verdict.tables["effects"])
 
 # %% [markdown]
 # Every hypothesis that has a test, and every test of the plan's families, p adjusted within the
@@ -127,7 +139,7 @@ report.contrast_overview(verdict.tables["effects"])
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(columns=["says", "sentence"], errors="ignore")
-display(report.readable(asked, 4), report.readable(verdict.tables["tests"], 4))
+display(readable(asked, 4), readable(verdict.tables["tests"], 4))
 
 # %% [markdown]
 # Every statistic of each contrast. Look at the Holm p (n/a outside a family, so everywhere in an
@@ -137,7 +149,7 @@ display(report.readable(asked, 4), report.readable(verdict.tables["tests"], 4))
 # a smaller one.
 
 # %%
-report.readable(verdict.tables["contrasts"], 4)
+readable(verdict.tables["contrasts"], 4)
 
 # %% [markdown]
 # ## What else the runs show
@@ -148,7 +160,7 @@ report.readable(verdict.tables["contrasts"], 4)
 
 # %%
 for name, table in verdict.beyond.items():
-    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), report.readable(table))
+    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), readable(table))
 
 # %% [markdown]
 # ## Tasks
@@ -157,8 +169,8 @@ for name, table in verdict.beyond.items():
 
 # %%
 tasks, of_stock = (read_table(results, name) for name in ("tasks", "stock_tasks"))
-display(report.by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3))
-display(report.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
+display(by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3))
+display(by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 
 # %% [markdown]
 # ## Calibration and length
@@ -167,8 +179,8 @@ display(report.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 # context gains with each row.
 
 # %%
-display(report.summary_table(runs, "calibration"))
-display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
+display(summary_table(runs, "calibration"))
+display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]
 # ## Inside
@@ -177,13 +189,13 @@ display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %%
 own = melt_columns(read_parquet(design, "curve"), "norm_", "own mean")
-display(report.by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3).T)
-display(report.by_arm(own, ["own mean"], "value", 4).T)
+display(by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3).T)
+display(by_arm(own, ["own mean"], "value", 4).T)
 
 # %% [markdown]
 # ## What the runs were made with
 # More than one value in a row is worth a look. Then where the time went.
 
 # %%
-display(report.provenance_table(results))
-display(report.readable(DataFrame([run.seconds for run in results]).describe(), 1))
+display(provenance_table(results))
+display(readable(DataFrame([run.seconds for run in results]).describe(), 1))

@@ -30,12 +30,9 @@ import shutil
 
 from IPython.display import Markdown, display
 
-from lib.stats.runs import collect
-from lib.figures.study import StudyFigures
-from lib.config.study import load_study
-from lib.config.errors import one_line_errors
-from lib.config.paths import result_file, relative
-from lib.config.files import write_json
+from lib.config import load_study, one_line_errors, relative, result_file, write_json
+from lib.figures import StudyFigures
+from lib.stats import collect
 
 one_line_errors()
 

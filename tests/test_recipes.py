@@ -67,7 +67,7 @@ def in_copy(root, *words):
 
 
 def keys(root):
-    code = "from lib.config.provenance import train_key, measure_key; print(train_key(), measure_key())"
+    code = "from lib.config.provenance import *; print(train_key(), measure_key())"
     return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 
 

@@ -2,3 +2,22 @@
 
 Imports `lib.config` and `lib.stats`, and no torch. Start reading at `study`.
 """
+
+from lib import exports
+
+__getattr__ = exports(
+    __name__,
+    {
+        "effects": ["differences", "interaction", "mark"],
+        "study": ["StudyFigures"],
+        "style": ["facets", "variant"],
+        "training": [
+            "difference",
+            "reference_lines",
+            "show_measurement",
+            "show_symbols",
+            "show_training",
+            "trend",
+        ],
+    },
+)

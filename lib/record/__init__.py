@@ -2,3 +2,12 @@
 
 It imports `lib.config`, `lib.stats` and `lib.figures`. Start at `verify`.
 """
+
+from lib import exports
+
+__getattr__ = exports(
+    __name__,
+    {
+        "archive": ["Record"],
+    },
+)

@@ -3,3 +3,35 @@
 Imports only `lib.config` and `lib.results`, and no torch. Start reading at `runs`, then `paired`,
 `hypotheses` and `verdict`.
 """
+
+from lib import exports
+
+__getattr__ = exports(
+    __name__,
+    {
+        "factorial": ["with_signs"],
+        "paired": ["paired_rows", "t_test"],
+        "runs": [
+            "collect",
+            "main_measures",
+            "melt_columns",
+            "read_parquet",
+            "read_table",
+            "seed_differences",
+            "study_results",
+            "tidy",
+        ],
+        "tables": [
+            "by_arm",
+            "cautions",
+            "contrast_overview",
+            "provenance_table",
+            "readable",
+            "repetitions",
+            "result_table",
+            "seed_tables",
+            "summary_table",
+        ],
+        "verdict": ["analyse"],
+    },
+)

@@ -57,7 +57,7 @@ def progress(run: Path) -> tuple[bool, int]:
     return (run / "result.json").is_file(), max(steps, default=-1)
 
 
-def sweep(study: str, hours: float) -> int:
+def run_study(study: str, hours: float) -> int:
     """Run a study, beginning nothing after so many hours, and print its progress. Return its exit
     status. Stopping the cell stops it."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]

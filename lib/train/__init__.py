@@ -3,3 +3,14 @@
 Imports `lib.config` and `lib.data`; ends in a `result.json`. Start at `model`, then read `trainer`,
 whose first lines draw a step.
 """
+
+from lib import exports
+
+__getattr__ = exports(
+    __name__,
+    {
+        "evaluate": ["measure", "write_result"],
+        "machine": ["random_stream"],
+        "trainer": ["train"],
+    },
+)

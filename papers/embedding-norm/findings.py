@@ -38,14 +38,20 @@ import pandas as pd
 from IPython.display import display
 from scipy import stats
 
-from lib.stats.paired import paired_rows, t_test
-from lib.stats.runs import seed_differences, tidy
-from lib.figures.effects import differences, interaction, mark
-from lib.figures.style import facets, variant
-from lib.figures.training import difference, reference_lines, trend
-from lib.record.archive import Record
+from lib.config import write_json
+from lib.figures import (
+    difference,
+    differences,
+    facets,
+    interaction,
+    mark,
+    reference_lines,
+    trend,
+    variant,
+)
+from lib.record import Record
+from lib.stats import paired_rows, seed_differences, t_test, tidy
 from lib.results import RunResult, json_rows
-from lib.config.files import write_json
 
 FIGURES = Path("figures/findings")
 RATE, RATIO, STEPS = (

@@ -207,10 +207,10 @@ def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_pa
     monkeypatch.setattr(files, "CHECKOUT", tmp_path / "input")
     monkeypatch.setattr(files, "PARAMS", tmp_path / "working" / "params")
     files.prepare_params()
-    (paths.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
+    (files.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
     files.prepare_params()  # what is there stays
-    assert (paths.PARAMS / "plans" / "plän.yaml").read_text("utf-8") == "a: 1"
-    assert (paths.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
+    assert (files.PARAMS / "plans" / "plän.yaml").read_text("utf-8") == "a: 1"
+    assert (files.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
 
 
 def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):

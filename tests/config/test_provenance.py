@@ -1,8 +1,9 @@
 """Which code a run is of: keys that change with a byte of a source that counts, and the commit."""
 
+import ast
+import importlib
 import json
 import os
-import re
 import shutil
 
 import grimp
@@ -29,13 +30,8 @@ def tree(tmp_path, monkeypatch):
 
 
 def keys():
-    for function in (
-        provenance.imported_code,
-        provenance.train_key,
-        provenance.measure_key,
-        provenance.git_state,
-    ):
-        function.cache_clear()
+    for name in ("imported_code", "train_key", "measure_key", "git_state"):
+        getattr(provenance, name).cache_clear()
     return {TRAIN: provenance.train_key(), MEASURE: provenance.measure_key()}
 
 
@@ -77,6 +73,10 @@ HARMLESS = {
     "lib/config/__init__.py": "imports nothing",
     "lib/data/__init__.py": "imports nothing",
     "lib/train/__init__.py": "imports nothing",
+    "lib/config/contrasts.py": "names arms and levels, which stand in the result",
+    "lib/config/environment.py": "sets variables; what may change bits is told",
+    "lib/config/errors.py": "words messages",
+    "lib/config/files.py": "reads and writes files whole",
     "lib/config/provenance.py": "asks for keys and commit, which stand in the result",
     "lib/config/paths.py": "finds files; the SHA-256 of every text stands in the result",
     "lib/config/plan.py": "draws seeds and hashes the plan, which stand in the result",
@@ -99,7 +99,10 @@ def imported_by_cells(first, last):
     calls = [i for i, text in enumerate(cells) if f" {first}" in text or f" {last}" in text]
     text = "\n".join(cells[calls[-2] + 1 if first else 0 : calls[-1] + 1])
     graph, found = grimp.build_graph("lib", cache_dir=None), set()
-    todo = {*re.findall(r"(?:from|import) (lib[\w.]*)", text)} - {LIVE}
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    named = [(node.module, alias.name) for node in imports for alias in node.names]
+    of_lib = [(importlib.import_module(m), name) for m, name in named if m.startswith("lib")]
+    todo = {getattr(module, name).__module__ for module, name in of_lib} - {LIVE}
     while todo:
         module = todo.pop()
         found.add(module)

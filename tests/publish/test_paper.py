@@ -23,7 +23,7 @@ def example(tmp_path, monkeypatch):
     (copy / "templates" / "answers.md").write_text("Arms: {{ example.arms | length }}\n")
     page = "Before.\n\n<!-- answers: of it -->\n\nold\n\n<!-- end of answers -->\n\nAfter.\n"
     (tmp_path / "README.md").write_text(page)
-    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+    monkeypatch.setattr(publishing, "CHECKOUT", tmp_path)
     monkeypatch.setattr(publishing, "papers_named", lambda names: [copy])
     return copy
 

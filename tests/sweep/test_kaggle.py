@@ -152,7 +152,7 @@ def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(tmp_path, m
     monkeypatch.setattr(kaggle, "ROOT", tmp_path)
     for name in ("MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"):
         monkeypatch.setenv(name, "1")
-    assert kaggle.sweep("probe", 1.5) == 7
+    assert kaggle.run_study("probe", 1.5) == 7
     assert capsys.readouterr().out == "probe --here --stop-after 1.5 no no no\n"
 
 

@@ -105,7 +105,7 @@ def made(tmp_path, monkeypatch):
     """A repository in which a study has three runs under its frozen plan, one not yet finished."""
     here = Parameters(tmp_path, monkeypatch)
     for name, folder in {"PLANS": here.plans, "PAPERS": here.top / "papers"}.items():
-        monkeypatch.setattr(estimating, name, folder)
+        monkeypatch.setattr(preflight, name, folder)
     here.study()
     here.plan()
     here.commit()

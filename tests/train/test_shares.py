@@ -105,7 +105,7 @@ def asked(tmp_path_factory):
     (folder / ".share.yaml").write_text((folder / "last_word.yaml").read_text("utf-8"))
     (folder / "._several.yaml").write_bytes(b"\0\5")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness, "ROOT", folder.parent)
+        patch.setattr(harness, "CHECKOUT", folder.parent)
         patch.setattr(harness, "TaskManager", partial(TaskManager, include_defaults=False))
         manager = harness._manager.__wrapped__(folder.name)
     with pytest.MonkeyPatch.context() as patch:
