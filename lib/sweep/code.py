@@ -166,7 +166,8 @@ def tree_of(commit: str) -> Path:
         if not (tree / "lib").is_dir():
             # Forced, as git still lists one whose folder was deleted.
             git("worktree", "add", "--force", "--detach", str(tree), commit)
-        if not (texts := tree / "data").exists():  # older code looks for texts there
+        texts = tree / "data"
+        if not (texts.exists() or texts.is_symlink()):  # older code looks for texts there
             texts.symlink_to(output_root() / "data")
         head = (git("-C", str(tree), "rev-parse", "HEAD") or "").strip()
         if head != commit or not is_as_committed("lib", "notebooks", top=tree):

@@ -35,7 +35,7 @@ from lib.config.paths import (
     result_file,
     study_folder,
 )
-from lib.config.provenance import git_state
+from lib.config.provenance import git, git_state
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
 from lib.sweep.code import execute_in, require_as_asked, tree_of
@@ -109,7 +109,11 @@ def apart(studies: Iterable[Study]) -> Iterator[str]:
         for study in (study.model_copy(update={"plan": None}) for study in studies):
             content = study.model_dump_json(exclude={"commits"})
             write_text(Path(folder, "params", f"{study.name}.yaml"), content)
-        yield folder
+        try:
+            yield folder
+        finally:
+            for tree in Path(folder).glob("runs/.code/*/.git"):  # of arms that are commits
+                git("worktree", "remove", "--force", str(tree.parent))
 
 
 def train_apart(study: Study, arm: str, seed: int) -> Any:

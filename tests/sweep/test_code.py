@@ -1,20 +1,25 @@
 """Commits as arms: what cannot be one, in one line, and a change to the model as an arm."""
 
+import json
 import shutil
 from functools import partial
 
 import pytest
 
 from lib.config.files import read_json
-from lib.config.provenance import hash_code, require_unedited
+from lib.config.paths import ROOT
+from lib.config.provenance import git, hash_code, require_unedited
 from lib.config.study import Study
-from lib.sweep.code import copy_code, require_as_asked, resolve, tree_of
+from lib.sweep.code import copy_code, execute_in, require_as_asked, resolve, tree_of
 from tests.conftest import TINY, Tree, refused, run_git
 
 
 def design(*levels):
     factors = {"code": list(levels)}
     return Study.model_validate(TINY | {"name": "t", "seeds": [0], "factors": factors})
+
+
+OWN = {"source": "data/own.txt"}
 
 
 @pytest.fixture
@@ -218,3 +223,28 @@ def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path):
     assert main["final_weights"] != patch["final_weights"]
     assert trained["main"]["training_digest"] != trained["patch"]["training_digest"]
     assert "No run is missing or stale" in tree.run_all("patched", "--until", "train")[1]
+
+
+BEFORE_COPIES = "b2b2e619ce1657553c654c7595b8a28d811fac8e"
+
+
+@pytest.mark.slow
+def test_code_of_before_copies_is_executed_as_an_arm_s_is(tmp_path):
+    """`STUDY_OUTPUT` and `python -m lib.sweep.execute` are the interface to older commits."""
+    if git("cat-file", "-e", BEFORE_COPIES) is None:
+        pytest.skip("this clone lacks the history")
+    tree = tmp_path / "tree"
+    run_git(tmp_path, "clone", "-q", "--shared", "--no-checkout", str(ROOT), str(tree))
+    run_git(tree, "checkout", "-q", BEFORE_COPIES)
+    text = "\n\n".join(f"{i} is a number, and a line of text." for i in range(200))
+    for file, content in {
+        "out/data/own.txt": text,
+        "out/params/own.yaml": json.dumps(TINY | {"name": "own", "seeds": [0], "corpus": OWN}),
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(content, "utf-8")
+    (tree / "data").symlink_to(tmp_path / "out/data")
+    execute_in(tree, str(tmp_path / "out"), "02_train", "own", "baseline", "0")
+    result = read_json(tmp_path / "out/runs/own/baseline/seed-0/result.json")
+    trained = result["provenance"]["trained"]
+    assert (result["status"], trained["code"]) == ("completed", BEFORE_COPIES)
