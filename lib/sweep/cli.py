@@ -208,10 +208,11 @@ def verify(studies: list[str], words: list[str]) -> int:
 
 def run(words: list[str]) -> int:
     """Run studies. Raises UsageError for a word that is neither study nor flag."""
-    from lib.config.io import PARAMS, listed
+    from lib.config.io import PARAMS, listed, prepare_params
     from lib.config.yaml import UsageError, suggest
     from lib.sweep.sweep import Sweep, run_sweep
 
+    prepare_params()
     names = [path.stem for path in listed(PARAMS, "*.yaml")]
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
     parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)

@@ -35,6 +35,15 @@ def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
     assert sweep.is_local == ("--profile" not in words)
 
 
+def test_studies_are_known_where_parameters_are_yet_to_be_copied_to(tmp_path, monkeypatch):
+    """As on Kaggle, where the repository cannot be written."""
+    monkeypatch.setattr("lib.config.io.PARAMS", tmp_path / "params")
+    asked = []
+    monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
+    assert cli.main(["smoke"]) == 0
+    assert asked == [Sweep(["smoke"])]
+
+
 @pytest.mark.parametrize(
     ("called_from", "word", "meant"),
     [
