@@ -1,12 +1,15 @@
 """Any command line is followed or refused in one line."""
 
+import errno
 import signal
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 from lib.config.io import ROOT
+from lib.record.verify import NOT_HERE
 from lib.sweep import cli
 from lib.sweep.sweep import Sweep
 
@@ -42,6 +45,16 @@ def test_studies_are_known_where_parameters_are_yet_to_be_copied_to(tmp_path, mo
     monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
     assert cli.main(["smoke"]) == 0
     assert asked == [Sweep(["smoke"])]
+
+
+def test_without_a_folder_for_temporary_files_nothing_is_told_as_faulty(monkeypatch, capsys):
+    class Module(ModuleType):
+        def __getattr__(self, name):
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setitem(sys.modules, "lib.sweep.check", Module("lib.sweep.check"))
+    assert cli.main(["verify", "final"]) == NOT_HERE
+    assert "could not be verified here: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
