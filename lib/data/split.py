@@ -74,15 +74,19 @@ def split_texts(texts: list[str], are_documents: bool) -> tuple[dict[str, dict[i
             if piece.strip("\n"):
                 parts[part][i] = piece.strip("\n")
     what = "documents" if are_documents else "short files"
-    said = [documents_held_out(len(whole), what)] if whole else []
+    lengths = np.array([len(texts[i]) for i in whole], np.int64)
+    said = [documents_held_out(lengths, what)] if whole else []
     if cut:
         said.append(f"the last tenth of each of {len(cut)} {what if are_documents else 'files'}")
     return {part: dict(sorted(of.items())) for part, of in parts.items()}, " and ".join(said)
 
 
-def documents_held_out(n: int, what: str = "documents") -> str:
-    """Say in words how many of `n` documents are held out."""
-    return f"{n - len(parts_of(n)['train'])} of {n} {what}, about every tenth"
+def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
+    """Say in words how many documents of these `lengths` are held out, and how much of their text,
+    which is more than a tenth if a long one is among them."""
+    n, train = len(lengths), parts_of(len(lengths))["train"]
+    share = 1 - lengths[train].sum() / lengths.sum()
+    return f"{n - len(train)} of {n} {what}, about every tenth ({share:.0%} of their text)"
 
 
 def measured(texts: Sequence[str], sources: Iterable[str], most: int) -> dict[int, str]:

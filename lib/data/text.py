@@ -7,6 +7,7 @@ Parquet. `tinyshakespeare` and `synthetic` are known by name. Start reading at `
 import bz2
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -262,7 +263,11 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     document to the next: there, characters are predicted from another file.
     """
     name, are_files = path.name, _kind(files[0]) == "text"
-    named = {file.relative_to(path.parent).as_posix(): file for file in files}
+    # A name that is no UTF-8 can be written all the same.
+    named = {
+        os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
+        for file in files
+    }
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
     if config.tokenizer == "characters":
         names, texts = [], []
@@ -282,6 +287,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
     def read(folder: Path) -> "tuple[dict[str, Dataset], str]":
+        import pyarrow.compute as pc
         from datasets import Dataset
 
         rows = _on_disk(_read(named), folder)
@@ -294,7 +300,8 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
             sources = [str(Path(of).parent) if are_files else of for of in names]
             kept = split.measured(texts, sources, MAX_MEASURED)
             parts[part] = Dataset.from_dict({"text": [*kept.values()]})
-        return parts, split.documents_held_out(n)
+        lengths = pc.utf8_length(rows.data.column("text")).to_numpy()
+        return parts, split.documents_held_out(lengths)
 
     return _cut(config, name, key, tokenize(name, key, config.tokenizer, True, read))
 

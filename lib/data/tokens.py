@@ -192,7 +192,7 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _BATCH = 9, 1000
+_FORMAT, _BATCH = 10, 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], tuple[dict[str, "Dataset"], str]]
 """Reads the texts of each part, a column `text`; its files go to a folder, which it makes. It also

@@ -75,6 +75,7 @@ def check(study: Study, runs: list[RunResult]) -> None:
     _require_equal("settings of the machine", runs, "seed", *_BATCH, value=settings)
     _require_equal(_MEASURED_ON, completed, "seed", value=measuring_settings)
     _require_equal("corpus_sha256", runs, "corpus.source")
+    _require_equal("tokenizer_sha256", runs, *_VOCABULARY, value=_tokenizer)
     _require_equal("tasks_hash", runs)
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
@@ -158,6 +159,11 @@ def _offence(runs: list[RunResult], reason: str, field: str = "") -> ResultError
     elif field == _CODE and not commit:
         remedy = f"./run_all.sh {study} makes again what is not by today's code"
     return ResultError(f"run{'s' * (len(runs) > 1)} {'; '.join(named)} {reason}. {remedy}")
+
+
+def _tokenizer(run: RunResult) -> Any:
+    """Return the hash of what wrote a run's text as ids: a file may have changed meanwhile."""
+    return run.origin.get("tokenizer_sha256")
 
 
 def code_of(run: RunResult) -> tuple[str, str]:

@@ -175,11 +175,15 @@ def verify(studies: list[str], words: list[str]) -> int:
     from lib.record import archive, retrain
     from lib.record.verify import NOT_HERE
     from lib.record.verify import verify as verify_records
-    from lib.sweep.estimate import begin_again
     from lib.sweep.execute import train_apart
 
     named = studies or [word.partition("/")[0] for word in words if "/" in word]
     chosen = archive.require_recorded(list(dict.fromkeys(named))) or archive.recorded_studies()
+
+    def verify_studies() -> int:
+        from lib.sweep.estimate import begin_again  # which needs a folder for temporary files
+
+        return verify_records(chosen, begin_again)
 
     def verify_paper(folder: Path) -> int:
         faults = [*findings.check(folder), *paper.check(folder)]
@@ -188,7 +192,7 @@ def verify(studies: list[str], words: list[str]) -> int:
         return 1 if faults else 0
 
     checks: dict[str, Callable[[], int]] = {
-        "the records": lambda: verify_records(chosen, begin_again),
+        "the records": verify_studies,
         "--retrain": lambda: retrain.retrain(words, studies, train_apart),
     }
     for folder in [] if named else archive.papers_named([]):
@@ -209,9 +213,11 @@ def verify(studies: list[str], words: list[str]) -> int:
 def run(words: list[str]) -> int:
     """Run studies. Raises UsageError for a word that is neither study nor flag."""
     from lib.config.errors import UsageError, suggest
+    from lib.config.files import prepare_params
     from lib.config.paths import PARAMS, listed
     from lib.sweep.sweep import Sweep, run_sweep
 
+    prepare_params()
     names = [path.stem for path in listed(PARAMS, "*.yaml")]
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
     parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)

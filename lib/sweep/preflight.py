@@ -148,13 +148,15 @@ def _require_machine(study: Study, arm: Arm) -> None:
     machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
     for path in folder.glob(f"{arm.id}/seed-*/result.json"):
-        with suppress(LookupError, TypeError):
-            if (device := trained_with(read_json(path)["provenance"])["device"]) != machine.device:
-                raise ConfigError(
-                    f"machine.device: runs of it were made on {device}, and this machine would "
-                    f"continue on {machine.device}; runs of two devices are not compared: set "
-                    f"machine.device: {device}, or delete {relative(folder)}"
-                )
+        device = machine.device
+        with suppress(UserError, LookupError, TypeError):  # a damaged one is made again
+            device = trained_with(read_json(path)["provenance"])["device"]
+        if device != machine.device:
+            raise ConfigError(
+                f"machine.device: runs of it were made on {device}, and this machine would "
+                f"continue on {machine.device}; runs of two devices are not compared: set "
+                f"machine.device: {device}, or delete {relative(folder)}"
+            )
     needed = sum(memory(arm.config, size_of(arm.config)).values())
     available = total_memory()
     if machine.device == "cuda":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_every_language_of_documents_is_held_out(documents, tokenizer, load):
     for part in (corpus.train, corpus.dev, corpus.test):
         for language, share in shares(corpus.decode(part)).items():
             assert share == pytest.approx(whole[language], abs=0.07)
-    assert corpus.held_out == "32 of 300 documents, about every tenth"
+    assert re.fullmatch(r"32 of 300 documents, about every tenth \(1[01]% of .*", corpus.held_out)
     assert not unlikeness(corpus)
 
 
@@ -109,13 +110,19 @@ def test_one_huge_file_and_many_tiny_ones(load):
     """Tiny ones are whole in one part, the huge one is in all three."""
     tiny = {f"t{i:03}.txt": f"number {i} {prose('de', 2, i)}" for i in range(60)}
     corpus = load({"huge.txt": prose("en", 3000), "nothing.txt": ""} | tiny)
-    said = "7 of 60 short files, about every tenth and the last tenth of each of 1 files"
-    assert corpus.held_out == said
+    said = "7 of 60 short files, about every tenth (12% of their text)"
+    assert corpus.held_out == f"{said} and the last tenth of each of 1 files"
     parts = [corpus.decode(part) for part in (corpus.train, corpus.dev, corpus.test)]
     for text in tiny.values():
         assert [part.count(f"{text}\n\n") for part in parts].count(1) == 1
         assert sum(text in part for part in parts) == 1
     assert all("sausages" in part for part in parts)
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
+def test_a_long_document_that_is_held_out_is_told(tokenizer, load):
+    corpus = load(lines([prose("en", 400), *(prose("en", 2, i) for i in range(40))]), tokenizer)
+    assert corpus.held_out == "5 of 41 documents, about every tenth (85% of their text)"
 
 
 @pytest.mark.parametrize(("n", "tokenizer"), [(11, "bytes"), (11, "characters"), (12, "bpe-260")])

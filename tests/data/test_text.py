@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import sys
 import threading
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
@@ -250,6 +251,18 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(tmp_path, kept,
     assert corpus.decode(corpus.train) == trained
     for part in (corpus.dev, corpus.test):
         assert corpus.decode(part) == "document 0 of 10\n\n"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it has no such names")
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters"])
+def test_a_file_may_have_a_name_of_another_encoding(tmp_path, kept, tokenizer):
+    (tmp_path / "d").mkdir()
+    for i in range(12):
+        (tmp_path / "d" / os.fsdecode(b"\xff%d.txt" % i)).write_text(
+            f"text {i} 0123456789", "utf-8"
+        )
+    corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
+    assert corpus.decode(corpus.dev) == "text 0 0123456789\n\n"
 
 
 NAMES = ["a[12]", "a[1", "a*", "a?", "a::b", "zip::a", "{a}", "a%20b", "ä \\ b", "s3:a"]

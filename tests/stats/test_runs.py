@@ -69,6 +69,7 @@ def config(section, **fields):
         (config("model", embedding_norm="none"), "model.embedding_norm is 'none'"),
         (lambda _: {"suite_hash": None}, "has suite_hash None and the others have 'dddd"),
         (lambda _: {"corpus_sha256": "f" * 64}, "has corpus_sha256 'ffff"),
+        (provenance(tokenizer_sha256="f" * 64), "has tokenizer_sha256 'ffff"),
         (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
     ],
 )

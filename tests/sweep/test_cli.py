@@ -1,12 +1,15 @@
 """Any command line is followed or refused in one line."""
 
+import errno
 import signal
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 from lib.config.paths import ROOT
+from lib.record.verify import NOT_HERE
 from lib.sweep import cli
 from lib.sweep.sweep import Sweep
 
@@ -33,6 +36,25 @@ def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
     assert cli.main(words.split()) == 0
     assert asked == [sweep]
     assert sweep.is_local == ("--profile" not in words)
+
+
+def test_studies_are_known_where_parameters_are_yet_to_be_copied_to(tmp_path, monkeypatch):
+    """As on Kaggle, where the repository cannot be written."""
+    monkeypatch.setattr("lib.config.files.PARAMS", tmp_path / "params")
+    asked = []
+    monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
+    assert cli.main(["smoke"]) == 0
+    assert asked == [Sweep(["smoke"])]
+
+
+def test_without_a_folder_for_temporary_files_nothing_is_told_as_faulty(monkeypatch, capsys):
+    class Module(ModuleType):
+        def __getattr__(self, name):
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setitem(sys.modules, "lib.sweep.estimate", Module("lib.sweep.estimate"))
+    assert cli.main(["verify", "final"]) == NOT_HERE
+    assert "could not be verified here: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,16 @@ def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch)
             assert f": set machine.device: {device}, or delete smoke" in str(error.value)
 
 
+def test_a_damaged_result_is_no_reason_to_stop(tmp_path, monkeypatch):
+    """Its run is made again."""
+    monkeypatch.setattr(preflight, "study_folder", lambda name: tmp_path / name)
+    for arm, damage in (("none", "{"), ("layernorm", "[]")):
+        result = tmp_path / "smoke" / arm / "seed-0" / "result.json"
+        result.parent.mkdir(parents=True)
+        result.write_text(damage, "utf-8")
+    assert [study.name for study in load_and_check(["smoke"])] == ["smoke"]
+
+
 WHOLE = [
     {},
     {"n_layer": 8, "mlp_ratio": 1, "block_size": 256, "V": 20},
