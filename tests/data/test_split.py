@@ -1,8 +1,8 @@
 """Held-out text is of the whole corpus: of every language, file and source that it holds."""
 
 import json
-import re
 import os
+import re
 import shutil
 
 import numpy as np

@@ -258,7 +258,9 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(tmp_path, kept,
 def test_a_file_may_have_a_name_of_another_encoding(tmp_path, kept, tokenizer):
     (tmp_path / "d").mkdir()
     for i in range(12):
-        (tmp_path / "d" / os.fsdecode(b"\xff%d.txt" % i)).write_text(f"text {i} 0123456789", "utf-8")
+        (tmp_path / "d" / os.fsdecode(b"\xff%d.txt" % i)).write_text(
+            f"text {i} 0123456789", "utf-8"
+        )
     corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
     assert corpus.decode(corpus.dev) == "text 0 0123456789\n\n"
 
