@@ -94,6 +94,8 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         stamp["files"] = files_of(notebook, study.name)
     if not reason and not result.is_file():
         reason = f"the notebook wrote no {relative(result)}"
+    if arm and not reason:
+        stamp["result"] = sha256(result)
     _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
     if reason:
         result.unlink(missing_ok=True)

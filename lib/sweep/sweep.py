@@ -279,6 +279,8 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     status = status_of(file.with_name("02_train.ipynb"))
     if status["status"] != "completed":
         return f"02_train.ipynb is {status['status']} ({status.get('reason')}): {_MEASURED}"
+    if status.get("result", sha256(file)) != sha256(file):  # which is as its notebook printed it
+        return f"result.json was changed: {_MEASURED}"
     return ""
 
 

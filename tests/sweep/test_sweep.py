@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from lib.config.errors import TIME_UP, UserError
-from lib.config.files import read_json, write_json
+from lib.config.files import read_json, sha256, write_json
 from lib.config.paths import ROOT
 from lib.config.study import Study, load_study
 from lib.sweep import estimate, sweep
@@ -414,6 +414,12 @@ def of_another_seed(path):
     write_json(path, content)
 
 
+def of_another_loss(path):
+    content = read_json(path)
+    content["measures"]["loss"] += 0.5
+    write_json(path, content)
+
+
 def failed(path):
     metadata = {"study": {"status": "failed", "reason": "KeyError: 'x'"}}
     nbformat.write(nbformat.v4.new_notebook(metadata=metadata), path)
@@ -426,6 +432,7 @@ def failed(path):
         ("result.json", cut, "result.json cannot be read, or is of another version"),
         ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
         ("result.json", of_another_seed, "seed is 0 and was 1: trained anew"),
+        ("result.json", of_another_loss, "result.json was changed: measured anew"),
         ("trace.parquet", cut, "trace.parquet is missing or not as it was written"),
         ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
         ("02_train.ipynb", Path.unlink, "02_train.ipynb is unfinished (no readable notebook)"),
@@ -481,6 +488,9 @@ def test_what_a_notebook_left_is_made_again_where_it_is_lost_or_changed(
 def test_another_result_makes_the_analysis_and_figures_stale(runs, monkeypatch):
     path = runs / "smoke/none/seed-0/result.json"
     path.write_text(path.read_text("utf-8").replace('"seconds"', ' "seconds"'), "utf-8")
+    notebook = read_json(path.with_name("02_train.ipynb"))
+    notebook["metadata"]["study"]["result"] = sha256(path)
+    write_json(path.with_name("02_train.ipynb"), notebook)
     said = "results changed: executed again"
     assert reasons(smoke()) == {"03_analysis.json": said, "04_figures.json": said}
 
