@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lib.config.contrasts import arm_weights, levels_of
+from lib.config.contrasts import Grid, arm_weights
 from lib.config.errors import ConfigError, UserError, suggest
 from lib.config.metrics import JUDGED, MEASURES, PER_TOKEN
 from lib.config.paths import PARAMS, PLANS, listed, relative
@@ -29,8 +30,10 @@ Run = Json
 """A run's result, as JSON."""
 
 
+@cache
 def load_plan(study: Study) -> Plan | None:
-    """Load the plan that a study names; None when it names none.
+    """Load the plan that a study names; None when it names none. It is read once for a study that
+    is loaded, so that all that is done with the study is done under one plan.
 
     Raises ConfigError, with a line per fault, as for a study, and for a measure, arm or study that
     does not exist. A published plan is not asked for names: studies that it names have left.
@@ -55,8 +58,9 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         study = load_study(planned[0], undrawn=True)
     arms = {arm.id: arm for arm in study.arms()}
     variants = {arm.id: arm.variant for arm in arms.values()}
-    cells = levels_of({arm.id: arm.levels for arm in arms.values()})
-    named = ",".join([*arms, *variants.values(), *cells.values()]).split(",")
+    levels = {arm.id: arm.levels for arm in arms.values()}
+    called = [*arms, *variants.values()]
+    known_names = dict.fromkeys([*called, *Grid(levels).level_names()])
     measures = [*MEASURES, *study.stock_measures]
     names: list[tuple[str, Iterable[str], Collection[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
@@ -73,24 +77,26 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
                 yield f"families.{name}.measures: {measure} {remedy}"
         names.append((f"families.{name}", chain(*family.contrasts), variants.values()))
         names.append((f"families.{name}.measures", family.measures, measures))
-    for name, (h, *_, measure) in plan.bound.items():
+    for name, h in plan.bound.items():
         field = f"hypotheses.{name}.test"
-        asked = ",".join(chain(*h.pairs)).split(",")
-        names.append((field, asked, dict.fromkeys(named)))
-        names.append((field, [measure], measures))
-        weights = arm_weights(h.pairs, variants, cells)
-        if not weights and {*asked} <= {*named}:
+        sides = ([side] if side in called else side.split(",") for side in chain(*h.pairs))
+        asked = list(chain(*sides))
+        names.append((field, asked, known_names))
+        names.append((field, [h.measure], measures))
+        weights = arm_weights(h.pairs, variants, levels)
+        if not weights and known_names.keys() >= {*asked}:
             some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
             pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"
             yield f"{field}: {pair}; write two of {some}, or levels with their fields"
         of_test = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
-        if measure in PER_TOKEN and len(of_test) > 1:
-            yield f"{field}: {measure} {remedy}"
+        if h.measure in PER_TOKEN and len(of_test) > 1:
+            yield f"{field}: {h.measure} {remedy}"
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
         yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
-    needed = {m for h, *_, m in plan.bound.values() if h.direction and m not in JUDGED}
+    tested = plan.bound.values()
+    needed = {h.measure for h in tested if h.direction and h.measure not in JUDGED}
     needed.update(*(f.measures for f in plan.families.values() if f.test == "equivalence"))
     for measure in sorted(needed - plan.smallest_effect_of_interest.keys()):
         missing = f"has none of {measure}; write the smallest difference that matters"

@@ -3,70 +3,41 @@ whose weighted sum is a difference."""
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from lib.config.schema import (
-    CODE,
-    Level,
-)
+from lib.config.schema import CODE, Level
 
+Levels = Mapping[str, Level]
+"""Dotted field → level."""
+Cell = frozenset[tuple[str, Level]]
+"""Levels as a set, by which cells of a grid are looked up."""
+Weights = dict[str, float]
+"""Arm → its weight in a difference."""
 _EQUALISING = {"training.iterations", "training.warmup_iterations"}
 """What an arm of a grid may set beside its levels, so that it sees as many tokens as the others."""
 
 
-def arm_id(levels: dict[str, Level], paths: Mapping[str, str] = {}) -> str:
-    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`; of those
-    that are paths what `told_apart` says."""
+def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
+    """Write a level with its field, e.g. `embedding_norm=layernorm`."""
+    text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
+    if factor == CODE:
+        text = str(value).replace("/", "-")  # a branch may be a/b
+    if factor in ("corpus.source", "corpus.tokenizer"):
+        text = paths.get(str(value), Path(text).name)
+    return f"{factor.rpartition('.')[2]}={text}"
+
+
+def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
+    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`. `paths`
+    says how levels that are paths are written: see `told_apart`."""
     parts = []
     for factor, value in levels.items():
         name = level_name(factor, value, paths)
         says_itself = isinstance(value, str) and factor != "corpus.source"
         parts.append(name.partition("=")[2] if says_itself else name)
     return ",".join(parts) or "baseline"
-
-
-def levels_of(arms: Mapping[str, Mapping[str, Level]]) -> dict[str, str]:
-    """Write the levels of all factors of every arm of a grid, each with its field:
-    `embedding_norm=none,tied=false`; "" of an arm that sets further fields than its steps."""
-    factors = set.intersection(*map(set, arms.values())) if arms else set()
-    paths = told_apart(*(level for levels in arms.values() for level in levels.values()))
-    cells = {}
-    for arm, levels in arms.items():
-        names = [level_name(f, level, paths) for f, level in levels.items() if f in factors]
-        cells[arm] = ",".join(names) if levels.keys() - factors <= _EQUALISING else ""
-    return cells
-
-
-def effects_of(cells: Iterable[str]) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Name every effect of a grid, from what `levels_of` writes of its arms: its name, its kind
-    (main, interaction, or simple: either of them at one setting of the other factors), and the
-    pairs of levels that it is the difference of (see `arm_weights`). None where
-    fewer than two factors have levels to compare."""
-    grid = [tuple(cell.split(",")) for cell in cells if cell]
-    columns = [list(dict.fromkeys(column)) for column in zip(*grid, strict=True)]
-    factors = {i: levels for i, levels in enumerate(columns) if len(levels) > 1}
-    if len(factors) < 2:
-        return
-    for i, (first, *others) in factors.items():
-        rest = [names[:i] + names[i + 1 :] for names in grid]
-        settings = dict.fromkeys(map(",".join, rest))
-        for level in others:
-            effect = f"{level} - {first}"
-            yield effect, "main", [(level, first)]
-            for setting in settings:
-                pair = f"{level},{setting}", f"{first},{setting}"
-                yield f"{effect} at {setting}", "simple", [pair]
-    for i, j in itertools.combinations(factors, 2):
-        (first, *others), (second, *more) = factors[i], factors[j]
-        beside = [[name for k, name in enumerate(names) if k not in (i, j)] for names in grid]
-        settings = dict.fromkeys(map(",".join, beside))
-        for one, other in itertools.product(others, more):
-            apart = [(f"{one},{of}", f"{first},{of}") for of in (other, second)]
-            yield f"{one} × {other}", "interaction", apart
-            for setting in settings if len(settings) > 1 else ():  # of a third factor
-                within = [(f"{level},{setting}", f"{base},{setting}") for level, base in apart]
-                yield f"{one} × {other} at {setting}", "simple", within
 
 
 def told_apart(*levels: Level) -> dict[str, str]:
@@ -81,67 +52,159 @@ def told_apart(*levels: Level) -> dict[str, str]:
     return names
 
 
-def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
-    """Write a level with its field, e.g. `embedding_norm=layernorm`."""
-    text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
-    if factor == CODE:
-        text = str(value).replace("/", "-")  # a branch may be a/b
-    if factor in ("corpus.source", "corpus.tokenizer"):
-        text = paths.get(str(value), Path(text).name)
-    return f"{factor.rpartition('.')[2]}={text}"
+class Grid:
+    """The arms of a study that differ in nothing but the levels of its factors."""
+
+    def __init__(self, arms: Mapping[str, Levels]) -> None:
+        """Take the levels of every arm. An arm that sets further fields is not of the grid, unless
+        they only equalise its tokens."""
+        every = list(arms.values())
+        factors = [of for of in every[0] if all(of in levels for levels in every)] if every else []
+        self.cells = {
+            arm: {factor: levels[factor] for factor in factors}
+            for arm, levels in arms.items()
+            if levels.keys() - {*factors} <= _EQUALISING
+        }
+        self.paths = told_apart(*(level for levels in every for level in levels.values()))
+        self._arm_of = {frozenset(cell.items()): arm for arm, cell in self.cells.items()}
+
+    def level_names(self) -> dict[str, tuple[str, Level]]:
+        """Map every level's name, such as `tied=false`, to its factor and the level."""
+        every = dict.fromkeys(level for cell in self.cells.values() for level in cell.items())
+        return {level_name(*level, self.paths): level for level in every}
+
+    def write(self, levels: Levels) -> str:
+        """Write levels as a plan names them: `tied=false,activation=gelu`."""
+        return ",".join(level_name(*level, self.paths) for level in levels.items())
+
+    def pairs(self, one: Cell, other: Cell) -> dict[Cell, tuple[str, str]]:
+        """Pair the arms that have some levels with those that have other levels instead and are
+        equal otherwise, by the levels that both have."""
+        return {
+            rest: (arm, self._arm_of[rest | other])
+            for cell, arm in self._arm_of.items()
+            if one <= cell and (rest := cell - one) | other in self._arm_of
+        }
+
+    def settings(self, *factors: str) -> list[dict[str, Level]]:
+        """List the combinations of levels that all factors but these have."""
+        found = {}
+        for cell in self.cells.values():
+            rest = {factor: level for factor, level in cell.items() if factor not in factors}
+            found[frozenset(rest.items())] = rest
+        return list(found.values())
 
 
-def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
-    """Name the arms (arm → its variant) that a name means: the one, or all of that variant."""
-    return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
+class Effect(NamedTuple):
+    """A difference that a grid shows."""
+
+    name: str
+    kind: Literal["main", "interaction", "simple"]
+    """A simple effect is one of the others at one setting of the other factors."""
+    pairs: list[tuple[str, str]]
+    """As a plan names them: a level, and the one that it is compared with. An interaction is the
+    difference of the first pair minus that of the second."""
+    weights: Weights
+
+
+def effects_of(arms: Mapping[str, Levels]) -> Iterator[Effect]:
+    """Yield every effect of the grid that arms (with their levels) make, if arms differ in it
+    alone. None if fewer than two factors have levels to compare."""
+    grid = Grid(arms)
+    columns: dict[str, list[Level]] = {}
+    for cell in grid.cells.values():
+        for factor, level in cell.items():
+            columns.setdefault(factor, []).append(level)
+    factors = {of: list(dict.fromkeys(column)) for of, column in columns.items()}
+    varied = [factor for factor, levels in factors.items() if len(levels) > 1]
+    for name, kind, pairs in _differences(grid, factors, varied) if len(varied) > 1 else ():
+        found = [grid.pairs(*(frozenset(side.items()) for side in pair)) for pair in pairs]
+        if weights := _mean(_by_setting(found)):
+            named = [(grid.write(one), grid.write(other)) for one, other in pairs]
+            yield Effect(name, kind, named, weights)
+
+
+def _differences(
+    grid: Grid, factors: Mapping[str, list[Level]], varied: Sequence[str]
+) -> Iterator[tuple[str, Any, list[tuple[dict[str, Level], dict[str, Level]]]]]:
+    """Yield name, kind and pairs of levels of every effect."""
+    for factor in varied:
+        first, *others = ({factor: level} for level in factors[factor])
+        settings = grid.settings(factor)
+        for level in others:
+            effect = f"{grid.write(level)} - {grid.write(first)}"
+            yield effect, "main", [(level, first)]
+            for setting in settings:
+                name = f"{effect} at {grid.write(setting)}"
+                yield name, "simple", [(level | setting, first | setting)]
+    for pair in itertools.combinations(varied, 2):
+        (first, *others), (second, *more) = ([{of: x} for x in factors[of]] for of in pair)
+        settings = grid.settings(*pair)
+        for one, other in itertools.product(others, more):
+            effect = f"{grid.write(one)} × {grid.write(other)}"
+            apart = [(one | of, first | of) for of in (other, second)]
+            yield effect, "interaction", apart
+            for setting in settings if len(settings) > 1 else ():  # of a third factor
+                within = [(level | setting, base | setting) for level, base in apart]
+                yield f"{effect} at {grid.write(setting)}", "simple", within
+
+
+def arms_called(name: str, variants: Mapping[str, str]) -> list[str]:
+    """List the arms (arm → its variant) that a name means: the one, or all of that variant."""
+    return [name] if name in variants else [arm for arm, of in variants.items() if of == name]
 
 
 def arm_weights(
-    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], levels: Mapping[str, str]
-) -> dict[str, float]:
+    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], arms: Mapping[str, Levels]
+) -> Weights:
     """Weigh arms so that their weighted sum is a difference: of the two arms, variants or levels
-    that a pair names (several levels stand as in `tied=false,activation=gelu`), and of the first
-    pair minus the second. Arms of a level are paired with those that are equal else, where all
-    sides have them. Both mappings are by arm. Empty where no arms are meant, or a variant is
-    several."""
-    weights: dict[str, float] = defaultdict(float)
-    settings = setting_weights(pairs, variants, levels)
+    that a pair names as plans do (`tied=false,activation=gelu`), and of the first pair minus the
+    second. Arms of a level are paired with those that are equal otherwise, where all sides have
+    them. Both mappings are by arm: its variant, its levels. Empty if a pair means no arms, or a
+    variant means several."""
+    return _mean(setting_weights(pairs, variants, arms))
+
+
+def setting_weights(
+    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], arms: Mapping[str, Levels]
+) -> list[Weights]:
+    """Weigh arms as `arm_weights` does, in each setting by itself: a difference over settings is
+    the mean of these."""
+    grid = Grid(arms)
+    named = grid.level_names()
+    found = []
+    for pair in pairs:
+        one, other = (arms_called(name, variants) for name in pair)
+        if len(one) == len(other) == 1:
+            found.append({Cell(): (one[0], other[0])})
+        elif all(level in named for name in pair for level in name.split(",")):
+            sides = (frozenset(named[level] for level in name.split(",")) for name in pair)
+            found.append(grid.pairs(*sides))
+        else:
+            found.append({})
+    return _by_setting(found)
+
+
+def _by_setting(found: Sequence[Mapping[Cell, tuple[str, str]]]) -> list[Weights]:
+    """Weigh the arms of each setting that all pairs have: the first pair's difference minus the
+    second's."""
+    first, *rest = found
+    settings = []
+    for setting in first:
+        if all(setting in pair for pair in rest):
+            weights: Weights = defaultdict(float)
+            for sign, pair in zip((1.0, -1.0), found, strict=False):
+                arm, other = pair[setting]
+                weights[arm] += sign
+                weights[other] -= sign
+            settings.append(weights)
+    return settings
+
+
+def _mean(settings: Sequence[Weights]) -> Weights:
+    """Average weights over settings, without the arms that cancel."""
+    weights: Weights = defaultdict(float)
     for of_setting in settings:
         for arm, weight in of_setting.items():
             weights[arm] += weight / len(settings)
     return {arm: weight for arm, weight in weights.items() if weight}
-
-
-def setting_weights(
-    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], levels: Mapping[str, str]
-) -> list[dict[str, float]]:
-    """Weigh arms as `arm_weights` does, in each setting by itself: a difference over settings is
-    the mean of these."""
-    by_cell = {frozenset(cell.split(",")): arm for arm, cell in levels.items()}
-    found = [_pairs_called(one, other, variants, by_cell) for one, other in pairs]
-    settings = []
-    for setting in set.intersection(*map(set, found)):
-        weights: dict[str, float] = defaultdict(float)
-        for sign, of_setting in zip((1.0, -1.0), found, strict=False):
-            arm, other = of_setting[setting]
-            weights[arm] += sign
-            weights[other] -= sign
-        settings.append(weights)
-    return settings
-
-
-def _pairs_called(
-    one: str, other: str, variants: Mapping[str, str], by_cell: Mapping[frozenset[str], str]
-) -> dict[frozenset[str], tuple[str, str]]:
-    """Pair the arms that two names mean, by the levels that both have beside those named."""
-    arms, others = (arms_called(name, variants) for name in (one, other))
-    if len(arms) == len(others) == 1:
-        return {frozenset(): (arms[0], others[0])}
-    asked = frozenset(one.split(","))
-    instead = frozenset(other.split(","))
-    found = {}
-    for cell, arm in by_cell.items():
-        rest = cell - asked
-        if asked <= cell and rest | instead in by_cell:
-            found[rest] = (arm, by_cell[rest | instead])
-    return found

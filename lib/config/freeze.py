@@ -11,8 +11,8 @@ from collections.abc import Callable
 from itertools import chain
 
 from lib.config.claim import check_plan, parameters_digest
-from lib.config.contrasts import arm_weights, effects_of, levels_of
-from lib.config.errors import UsageError, UserError
+from lib.config.contrasts import effects_of
+from lib.config.errors import ConfigError, UsageError, UserError
 from lib.config.files import write_text
 from lib.config.metrics import MAIN, MEASURES
 from lib.config.paths import PAPERS, PARAMS, PLANS, RUNS, TEMPLATES, listed, relative
@@ -20,10 +20,10 @@ from lib.config.plan import Frozen, Noise, Plan, Plateau, read_plan
 from lib.config.provenance import tasks_hash
 from lib.config.schema import CODE, vocabulary
 from lib.config.study import Study, load_study
-from lib.config.yaml import Json
+from lib.config.yaml import Json, parse_yaml
 
 
-def begin_plan(file: str, name: str | None) -> None:
+def draft_plan(file: str, name: str | None) -> None:
     """Write a new plan for a study, to be filled in, and say what follows. Raises UserError where
     the plan exists and something is filled in."""
     if not name:
@@ -69,7 +69,7 @@ def main_measure(study: Study) -> str:
     return MAIN[0] if per_token else "bits_per_character"
 
 
-def begun_plan(study: Study, measure: str | None) -> Json:
+def proposed_plan(study: Study, measure: str | None) -> Json:
     """Return the content of a plan with the hypotheses that are proposed for a study."""
     blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
     tests = proposed_tests(study, measure or main_measure(study))
@@ -80,11 +80,9 @@ def begun_plan(study: Study, measure: str | None) -> Json:
 def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
     """Propose tests by name, as fields of a hypothesis: of a grid the main effects and the
     interactions, else of each arm beside its baseline."""
-    arms, pairs = list(study.arms()), {}
-    cells = levels_of({arm.id: arm.levels for arm in arms})
-    for effect, kind, asked in effects_of(cells.values()):
-        if kind != "simple" and arm_weights(asked, {}, cells):
-            pairs[effect] = asked
+    arms = study.arms()
+    effects = effects_of({arm.id: arm.levels for arm in arms})
+    pairs = {effect.name: effect.pairs for effect in effects if effect.kind != "simple"}
     pairs = pairs or {arm.id: [(arm.id, arm.baseline)] for arm in arms if arm.baseline != arm.id}
     tests: dict[str, Json] = {}
     for name, (pair, *minus) in pairs.items():
@@ -107,6 +105,12 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     """
     path, plan = PLANS / file, read_plan(file)
     faults: list[str] = []
+    before = f"\n{path.read_text('utf-8')}".partition("\nfrozen:")[0].strip("\n")
+    try:
+        parse_yaml(f"{before}\nfrozen:\n".encode(), file)
+    except ConfigError:
+        remedy = "write a field a line, without braces or quotes around them"
+        faults.append(f"plans/{file}: nothing can be added below its last line; {remedy}")
     studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
     for study in studies:
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
@@ -133,8 +137,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
         lines.append(f"  {study.name}:")
         # A field a line; what JSON writes is YAML, too.
         lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.model_dump().items()]
-    before = f"\n{path.read_text('utf-8')}".partition("\nfrozen:")[0]
-    write_text(path, "\n".join([before.strip("\n"), "", *lines, ""]))
+    write_text(path, "\n".join([before, "", *lines, ""]))
     return read_plan(file)
 
 

@@ -96,6 +96,11 @@ class Hypothesis(Section):
     """The sentence to print for each outcome."""
 
     @property
+    def measure(self) -> str:
+        """The measure of the test; "" without one."""
+        return self.test[2] if self.test else ""
+
+    @property
     def pairs(self) -> list[list[str]]:
         """The two arms of the test, and those whose difference is subtracted."""
         return [names[:2] for names in (self.test, self.minus) if names]
@@ -209,14 +214,14 @@ class Plan(Section):
         return self._hash
 
     @property
-    def bound(self) -> dict[str, tuple[Hypothesis, str, str, str]]:
-        """Every hypothesis that has a test, with its arm, baseline and measure."""
-        return {name: (h, *h.test) for name, h in self.hypotheses.items() if h.test}  # type: ignore[misc]
+    def bound(self) -> dict[str, Hypothesis]:
+        """Every hypothesis that has a test."""
+        return {name: h for name, h in self.hypotheses.items() if h.test}
 
     @property
     def primary_measures(self) -> list[str]:
         """The primary measures; where none is named, those of the hypotheses."""
-        return self.primary or list(dict.fromkeys(test[-1] for test in self.bound.values()))
+        return self.primary or list(dict.fromkeys(h.measure for h in self.bound.values()))
 
     def draw(self, study: str, n: int) -> list[int]:
         """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from

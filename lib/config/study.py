@@ -10,13 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lib.config.contrasts import arm_id, level_name, levels_of, told_apart
+from lib.config.contrasts import Grid, arm_id, level_name, told_apart
 from lib.config.errors import HEADLESS, ConfigError, explain, short, suggest
 from lib.config.files import prepare_params, read_json, write_text
 from lib.config.paths import PAPER, PARAMS, listed, study_folder
@@ -36,10 +37,21 @@ COMMITS = "commits.json"
 writes when it begins."""
 COPY = "# A copy, made anew whenever the study is loaded by its path: change that file.\n"
 """How a copy in `params/` begins."""
-_BESIDE_ARMS = (
-    *("suite", "figures", "by-hand", "verdict", "archive", "commits", "parameters", "plan", "raw"),
-    *("MANIFEST", "01_data", "03_analysis", "04_figures"),
-)
+_BESIDE_ARMS = {
+    "01_data",
+    "03_analysis",
+    "04_figures",
+    "MANIFEST",
+    "archive",
+    "by-hand",
+    "commits",
+    "figures",
+    "parameters",
+    "plan",
+    "raw",
+    "suite",
+    "verdict",
+}
 """What lies beside the folders of a study's arms, in `runs/` or in its record, without suffixes."""
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
@@ -71,7 +83,12 @@ class IncludedArm(Section):
 
 
 class Study(RunConfig):
-    """A grid of runs: what all share, the factors' levels, and the seeds."""
+    """A grid of runs: what all share, the factors' levels, and the seeds.
+
+    It has the fields of a run beside its own, as its file and its record do: no field is nested.
+    """
+
+    __hash__ = object.__hash__  # equal studies may have been loaded beside different plans
 
     name: StudyName
     factors: dict[str, Some[Level]] = Field({})
@@ -134,24 +151,22 @@ class Study(RunConfig):
             for factor, level in excluded.items():
                 if level not in self.factors.get(factor, ()):
                     raise ValueError(f"exclude.{i}: {short(level)} is no level of {short(factor)}")
-        arms = list(self.arms())  # so an impossible level is found now, not after an hour of runs
+        arms = self.arms()  # so an impossible level is found now, not after an hour of runs
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")
         for arm in arms:
             if Path(arm.id).stem in _BESIDE_ARMS or not _ARM_ID.fullmatch(arm.id):
                 fault = f"factors: {short(arm.id)} cannot name an arm and its folder"
                 raise ValueError(f"{fault}; include it under a name of letters and digits")
-        ids = [arm.id for arm in arms]
-        _refuse_repeats("factors", ids)
-        grid = levels_of({arm.id: arm.levels for arm in arms})
+        names_of_levels = Grid({arm.id: arm.levels for arm in arms}).level_names()
         for i, included in enumerate(self.include):
-            if included.name in ",".join(grid.values()).split(","):
+            if included.name in names_of_levels:
                 raise ValueError(f"include.{i}.name: '{included.name}' names a level; take another")
         cells = [f"{arm.variant} {arm.setting}".strip() for arm in arms]
         _refuse_repeats("include (give one of the two a name)", cells)
         for arm in arms:
-            if arm.baseline not in ids:
-                hint = suggest(arm.baseline, ids)
+            if arm.baseline not in self._arms:
+                hint = suggest(arm.baseline, self._arms)
                 raise ValueError(f"arm {arm.id}: its baseline {hint}; include it or name another")
         self._require_what_differs_and_compares(arms)
         return self
@@ -172,7 +187,7 @@ class Study(RunConfig):
                 remedy = "exclude that arm and include it with training.iterations that match"
                 raise ValueError(f"{fault}; {remedy}, or keep batch_size and block_size")
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 of what all runs share. Adding seeds or levels keeps it, so runs stay valid."""
         shared = self.changed()
@@ -187,12 +202,36 @@ class Study(RunConfig):
         tasks, shots = self.evaluation.tasks, self.evaluation.shots
         return [name for task in tasks for name in stock_measures(task, shots)]
 
-    def arms(self) -> Iterator[Arm]:
-        """Yield every combination of levels, the last factor varying fastest, without those that
-        are excluded; then the included ones.
+    def arms(self) -> list[Arm]:
+        """List every combination of levels, the last factor varying fastest, without those that
+        are excluded; then the included ones."""
+        return list(self._arms.values())
 
-        Raises ConfigError when a combination is not allowed, naming the factors that make it.
-        """
+    def arm(self, name: str) -> Arm:
+        """Return the arm called `name`; ConfigError with the nearest name when there is none."""
+        # A notebook's parameter may be anything.
+        if not isinstance(name, str) or name not in self._arms:
+            raise ConfigError(f"arm: {suggest(name, self._arms)} in study '{self.name}'")
+        return self._arms[name]
+
+    @cached_property
+    def _arms(self) -> dict[str, Arm]:
+        """The arms by their ids, made when the study is validated. Raises ConfigError for a
+        combination that is not allowed, naming the factors that make it."""
+        arms = list(self._each_arm())
+        _refuse_repeats("factors", [arm.id for arm in arms])
+        return {arm.id: arm for arm in arms}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the study. The copy makes its own arms and hash, unless they follow from the same
+        fields."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update and not update.keys() <= {"seeds", "commits"}:
+            for name in copied.__dict__.keys() - type(self).model_fields.keys():
+                del copied.__dict__[name]
+        return copied
+
+    def _each_arm(self) -> Iterator[Arm]:
         for values in itertools.product(*self.factors.values()):
             levels = dict(zip(self.factors, values, strict=True))
             if not any(excluded.items() <= levels.items() for excluded in self.exclude):
@@ -202,7 +241,7 @@ class Study(RunConfig):
                 raise ConfigError(f"include.{i}.levels: has no level of {', '.join(missing)}")
             yield self._arm(arm)
 
-    @property
+    @cached_property
     def paths(self) -> dict[str, str]:
         """How levels that are paths are called: see `told_apart`."""
         included = (arm.levels.items() for arm in self.include)
@@ -227,13 +266,6 @@ class Study(RunConfig):
             variant=asked.name or self.arm_id({factor: cell[factor] for factor in start}),
             setting=self.arm_id(within) if within else "",
         )
-
-    def arm(self, name: str) -> Arm:
-        """Return the arm called `name`; ConfigError with the nearest name when there is none."""
-        arms = {arm.id: arm for arm in self.arms()}
-        if not isinstance(name, str) or name not in arms:  # a notebook's parameter may be anything
-            raise ConfigError(f"arm: {suggest(name, arms)} in study '{self.name}'")
-        return arms[name]
 
     def commit_of(self, arm: Arm) -> str | None:
         """Return the commit by whose code an arm is run; None where that is the code at hand.

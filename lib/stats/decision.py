@@ -31,7 +31,7 @@ def decide(
     """Decide on every arm beside its own baseline, from the tidy table and the tables of the
     verdict: arm, the decision, the `rule` by which, and its reason. `stability` is the table of
     `lib.stats.stability.stability_map`."""
-    tested = [measure for *_, measure in plan.bound.values()]
+    tested = [h.measure for h in plan.bound.values()]
     for family in plan.families.values():
         tested += family.measures
     if plan.instability is None or "unstable" not in tested:

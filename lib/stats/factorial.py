@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.config.contrasts import arm_weights, effects_of
+from lib.config.contrasts import effects_of
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA
 from lib.stats.paired import t_test, weighed_deltas
@@ -28,12 +28,8 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     number for every seed, so that what the arms of a seed share falls out. Seeds with all of its
     runs count.
     """
-    cells = of_arms(runs, "cell")
     rows = []
-    for effect, kind, pairs in effects_of(cells.values()):
-        weights = arm_weights(pairs, {}, cells)
-        if not weights:  # no arms differ in that alone
-            continue
+    for effect, kind, _, weights in effects_of(of_arms(runs, "levels")):
         budget = budget_factors(runs, weights)
         for measure in measures:
             if is_comparable(runs, measure, weights):

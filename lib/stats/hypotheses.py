@@ -43,7 +43,8 @@ def planned_pairs(runs: pd.DataFrame, plan: Plan) -> Pairs:
         if own_baseline or (families and arm["setting"] == other["setting"]):
             pairs[arm["arm"], other["arm"]] = families
     variants = {arm["arm"]: arm["variant"] for arm in arms}
-    for _, arm_name, baseline, _ in plan.bound.values():
+    for h in plan.bound.values():
+        arm_name, baseline = h.pairs[0]
         for pair in product(arms_called(arm_name, variants), arms_called(baseline, variants)):
             pairs.setdefault(pair, [])
     return pairs
@@ -109,10 +110,10 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     settings that it is a mean of (see `lib.stats.factorial`); the answer, the `sentence` that the
     plan has for it, and of an undecided one the `seeds` that would decide it."""
     variants = of_arms(runs, "variant")
-    cells = of_arms(runs, "cell")
+    levels = of_arms(runs, "levels")
     rows = []
-    for name, (h, *_, measure) in plan.bound.items():
-        weights = arm_weights(h.pairs, variants, cells)
+    for name, h in plan.bound.items():
+        measure, weights = h.measure, arm_weights(h.pairs, variants, levels)
         if measure not in runs or not weights or not is_comparable(runs, measure, weights):
             continue
         arm, baseline = weights if len(weights) == 2 else h.pairs[0]
@@ -123,7 +124,7 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         sd = paired.sd_of(deltas)
         settings = [
             paired.t_test(paired.weighed_deltas(runs, measure, of), plan.alpha)._asdict()
-            for of in setting_weights(h.pairs, variants, cells)
+            for of in setting_weights(h.pairs, variants, levels)
         ]
         exact = is_exact(h)
         tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)

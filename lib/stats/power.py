@@ -140,17 +140,18 @@ def expected_power(
     power, and the seeds that the plan's power takes. Tests share alpha as in a
     family where all others fail."""
     rows = []
-    size = Counter(h.family for h, *_ in plan.bound.values())
+    size = Counter(h.family for h in plan.bound.values())
     for name in spread:
-        h, *_, measure = plan.bound[name]
-        smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
+        h = plan.bound[name]
+        smallest = plan.smallest_effect_of_interest.get(h.measure, 0.0)
         true = effect
         if true is None:
             true = 0.0 if h.equivalent_within else h.beyond + smallest
         true = -true if h.direction == "less" else true
         alpha = plan.alpha / size[h.family]
         sd = spread[name]
-        row: dict[str, Any] = {"hypothesis": name, "measure": measure, "difference": true, "sd": sd}
+        row: dict[str, Any] = {"hypothesis": name, "measure": h.measure, "difference": true}
+        row["sd"] = sd
         row["power"], _ = power_of(h, true, sd, n, alpha, smallest)
         row["seeds"] = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)
         rows.append(row)
@@ -162,17 +163,17 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     a pilot or a tuning study: of the same arms, variants or levels, where it has them, else the
     largest of every arm and its baseline. A measure that shows none is missing."""
     variants = of_arms(runs, "variant")
-    cells = of_arms(runs, "cell")
+    levels = of_arms(runs, "levels")
     spreads = {}
-    for name, (h, *_, measure) in plan.bound.items():
-        if measure not in runs:
+    for name, h in plan.bound.items():
+        if h.measure not in runs:
             continue
-        if weights := arm_weights(h.pairs, variants, cells):
-            both = sides(runs, measure, weights)
+        if weights := arm_weights(h.pairs, variants, levels):
+            both = sides(runs, h.measure, weights)
             sd = (both["arm"] - both["baseline"]).std()
         else:
             pairs = own_baselines(runs).items()
-            sds = [seed_differences(runs, measure, *pair).std() for pair in pairs]
+            sds = [seed_differences(runs, h.measure, *pair).std() for pair in pairs]
             sd = pd.Series(sds).max() * independent(h, {})
         if sd > 0:
             spreads[name] = sd
@@ -190,8 +191,8 @@ def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
     """Say of each exact test of a plan that `n` seeds cannot reach its level, and how many can. The
     smallest p of n seeds is 2 / 2^n; in a family of m tests one must reach alpha / m."""
-    sizes = Counter(h.family for h, *_ in plan.bound.values())
-    tests = {name: sizes[h.family] for name, (h, *_) in plan.bound.items() if is_exact(h)}
+    sizes = Counter(h.family for h in plan.bound.values())
+    tests = {name: sizes[h.family] for name, h in plan.bound.items() if is_exact(h)}
     for name, family in plan.families.items():
         if family.test == "exact":
             tests[name] = len(family.contrasts) * len(family.measures)

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from lib.config.claim import load_plan, require_stamps
-from lib.config.contrasts import levels_of
 from lib.config.errors import UserError
 from lib.config.files import nan_to_none, read_json
 from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
@@ -209,14 +208,12 @@ def rounding(machine: Mapping[str, Any], packages: Mapping[str, str | None]) -> 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
-    (the other factors), seed, status, `cell` (see `lib.config.contrasts`), vocabulary, what
-    decides budget and rate, each factor's level, then every measure (NaN if diverged)."""
-    results = list(results)
-    cells = levels_of({run.arm: run.levels for run in results})
-    names = {"arm", "baseline", "variant", "setting", "seed", "status", "diverged_at"}
+    (the other factors), seed, status, `levels` (field → level), vocabulary, what decides budget and
+    rate, each factor's level, then every measure (NaN if diverged)."""
+    names = {"arm", "baseline", "levels", "variant", "setting", "seed", "status", "diverged_at"}
     rows = [
         run.model_dump(include=names)
-        | {"cell": cells[run.arm], "vocabulary": vocabulary(run.config["corpus"])}
+        | {"vocabulary": vocabulary(run.config["corpus"])}
         | {name: _parameter(run, name) for name in (*BUDGET, *_RATES)}
         | run.levels
         | dict.fromkeys(MEASURES, np.nan)
@@ -228,7 +225,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def of_arms(runs: pd.DataFrame, column: str) -> dict[str, str]:
+def of_arms(runs: pd.DataFrame, column: str) -> dict[str, Any]:
     """Map every arm to what a column of the tidy table says of it."""
     return dict(zip(runs["arm"], runs[column], strict=True))
 
@@ -287,7 +284,7 @@ def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
     """Name what a plan asks for; without one, what is shown first."""
     measures = main_measures(runs, plan)
     if plan:
-        tested = [test[-1] for test in plan.bound.values()]
+        tested = [h.measure for h in plan.bound.values()]
         families = chain.from_iterable(family.measures for family in plan.families.values())
         measures += [*plan.secondary, *tested, *families]
     return available_measures(measures, runs)

@@ -128,13 +128,13 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             import_study(options.file)
         case "freeze":
-            from lib.config.freeze import begin_plan, freeze
+            from lib.config.freeze import draft_plan, freeze
             from lib.config.study import load_study
             from lib.sweep.estimate import data_of, power
 
             plan = f"{Path(options.plan).stem}.yaml"
             if options.new:
-                begin_plan(plan, options.study)
+                draft_plan(plan, options.study)
             else:
                 frozen = freeze(plan, data_of)
                 print(f"{plan} is frozen. Its hash: {frozen.hash}")

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from lib.config.claim import load_plan
-from lib.config.contrasts import arm_weights, levels_of
+from lib.config.contrasts import arm_weights
 from lib.config.environment import cores, total_memory
 from lib.config.errors import ConfigError, UsageError, suggest
-from lib.config.freeze import begun_plan
+from lib.config.freeze import proposed_plan
 from lib.config.metrics import MEASURES
 from lib.config.plan import Plan
 from lib.config.schema import CorpusConfig, RunConfig
@@ -153,7 +153,7 @@ def trial(arm: Arm) -> tuple[float, float, float]:
     fields["evaluation"]["interval"] = 1
     study = shortened(Study.model_validate({"name": "trial", "seeds": [0], **fields}))
     start, steps = time.perf_counter(), study.training.iterations
-    parts = train_apart(study, next(study.arms()).id, 0)["seconds"]
+    parts = train_apart(study, study.arms()[0].id, 0)["seconds"]
     rest = time.perf_counter() - start - parts["training"] - parts["snapshots"]
     return parts["training"] / steps, parts["snapshots"] / (steps + 1), rest
 
@@ -230,11 +230,11 @@ def estimate(
         yield "Power takes a plan (./run_all.sh freeze --new PLAN --study NAME), or --effect and"
         yield "--spread: the difference that you expect, and its sd over seeds or a pilot study"
         return
-    known = [test[-1] for test in plan.bound.values()] if plan else [*MEASURES]
+    known = [h.measure for h in plan.bound.values()] if plan else [*MEASURES]
     if measure and measure not in known:
         raise UsageError(f"--measure: {suggest(measure, known)}")
-    plan = plan or Plan.model_validate(begun_plan(study, measure))
-    asked = {name: h for name, (h, *_, of) in plan.bound.items() if measure in (None, of)}
+    plan = plan or Plan.model_validate(proposed_plan(study, measure))
+    asked = {name: h for name, h in plan.bound.items() if measure in (None, h.measure)}
     yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
 
 
@@ -255,10 +255,10 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
         sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))
     else:
         sds, variants = {}, {arm.id: arm.variant for arm in study.arms()}
-        cells = levels_of({arm.id: arm.levels for arm in study.arms()})
-        for name, (h, *_, measure) in plan.bound.items():
-            if sd := source.get(measure) if isinstance(source, dict) else source:
-                sds[name] = sd * independent(h, arm_weights(h.pairs, variants, cells))
+        levels = {arm.id: arm.levels for arm in study.arms()}
+        for name, h in plan.bound.items():
+            if sd := source.get(h.measure) if isinstance(source, dict) else source:
+                sds[name] = sd * independent(h, arm_weights(h.pairs, variants, levels))
     if not sds:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, by --spread"
         return

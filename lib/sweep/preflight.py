@@ -1,8 +1,9 @@
 """Pre-flight checks: find what would stop a study later before anything trains."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +26,8 @@ from lib.sweep.estimate import _model, corpus_of, memory, size_of
 from lib.train.machine import prepare, require_devices
 from lib.train.trainer import PROVENANCE
 
+Check = Callable[[Study], Any]
+
 
 def load_and_check(names: list[str], is_local: bool = True, executes: bool = True) -> list[Study]:
     """Load the studies named and check all that they name: plan, commits, corpora; tasks, whose
@@ -37,7 +40,7 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
             studies.append(load_study(name))
     for study in studies:
         where = f"{study.name}.yaml: "
-        checks = [load_plan, require_same_plan, resolve, _require_equal_texts]
+        checks: list[Check] = [load_plan, require_same_plan, resolve, _require_equal_texts]
         for check in [*checks, _require_tasks] if executes else checks:
             with _collecting(faults, where):
                 check(study)

@@ -1,5 +1,6 @@
 """A plan is begun, frozen once, and what a study may claim under it follows from git."""
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import pytest
 from lib.config.claim import claim_status, load_plan, require_stamps
 from lib.config.errors import ConfigError, UsageError, UserError
 from lib.config.files import sha256
-from lib.config.freeze import begin_plan
+from lib.config.freeze import draft_plan
 from lib.config.plan import Plan, read_plan
 from lib.config.study import load_study
 from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, SUITE, TEXT, run_at
@@ -271,25 +272,49 @@ def test_a_hypothesis_names_one_arm_of_several_settings(parameters):
     assert load_plan(study)
 
 
+def test_a_plan_is_read_once_for_a_study_that_is_loaded(parameters):
+    study = parameters.study()
+    parameters.plan(smallest_effect_of_interest={})
+    with pytest.raises(ConfigError, match="write the smallest difference that matters"):
+        load_plan(study)
+    parameters.plan()  # a mended one is read without loading the study again
+    plan = load_plan(study)
+    parameters.plan(alpha=0.01)
+    assert load_plan(study) is plan
+    assert load_plan(study.model_copy(update={"plan": None})) is None
+    assert load_plan(load_study("trial", undrawn=True)).alpha == 0.01
+
+
+@pytest.mark.parametrize("content", [json.dumps(PLAN), f"{json.dumps(PLAN, indent=1)}\n"])
+def test_a_plan_that_nothing_can_be_added_to_is_refused_and_stays(content, parameters):
+    """A flow mapping is YAML, and a block below it makes it none."""
+    parameters.study()
+    path = parameters.plan()
+    path.write_text(content, "utf-8")
+    with pytest.raises(UserError, match=r"^plans/plän.yaml: nothing can be added below its last"):
+        parameters.freeze()
+    assert path.read_text("utf-8") == content
+
+
 def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(parameters, capsys):
     factors = {"training.weight_decay": [0.0, 0.1, 0.3]}
     parameters.study(name="decay", factors=factors, seeds=[5, 6], plan=None)
-    begin_plan("decay.yaml", "decay")
+    draft_plan("decay.yaml", "decay")
     template = parameters.plans / "decay.yaml"
     said, text = capsys.readouterr().out, template.read_text("utf-8")
     assert "params/plans/decay.yaml is written: fill in what ends in a colon" in said
     assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
     assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
     assert max(map(len, text.splitlines())) <= 100
-    begin_plan("decay.yaml", "decay")  # as after a kill
+    draft_plan("decay.yaml", "decay")  # as after a kill
     assert capsys.readouterr().out == said
     template.write_text(text.replace("title:", "title: mine"), "utf-8")
     with pytest.raises(UserError, match="exists, and nothing is replaced"):
-        begin_plan("decay.yaml", "decay")  # what was filled in is not lost
+        draft_plan("decay.yaml", "decay")  # what was filled in is not lost
     assert "title: mine" in template.read_text("utf-8")
     template.write_text(text, "utf-8")
     with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
-        begin_plan("another.yaml", None)
+        draft_plan("another.yaml", None)
 
     def faults():
         with pytest.raises(UserError) as error:

@@ -5,11 +5,18 @@ from typing import get_args
 
 import pytest
 
-from lib.config.contrasts import arm_id, levels_of
+from lib.config.contrasts import Grid, arm_id
 from lib.config.errors import ConfigError
 from lib.config.files import read_json
-from lib.config.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
-from lib.config.study import COPY, PARAMS, Study, load_study, scratch
+from lib.config.schema import (
+    FIELDS,
+    MachineConfig,
+    RunConfig,
+    TrainingConfig,
+    digest,
+    recorded_config,
+)
+from lib.config.study import COPY, PARAMS, IncludedArm, Study, load_study, scratch
 from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"
@@ -111,6 +118,36 @@ include:
     assert (last.variant, last.setting, last.baseline) == ("scale", "", "faster")
     assert last.config.training.learning_rate == 3e-3
     assert arms["none"].config.training.learning_rate == 3e-4
+
+
+def test_arms_are_made_once(load):
+    study = load(MINIMAL + TWO_FACTORS)
+    assert study.arms()[0] is study.arms()[0] is study.arm("none,embedding_std=0.02")
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {},
+        {"name": "other"},
+        {"seeds": [3, 4]},
+        {"commits": {"main": "a" * 40}},
+        {"plan": "other.yaml"},
+        {"factors": {"model.embedding_norm": ["none", "rmsnorm"]}},
+        {"factors": {"corpus.source": ["a/x.txt", "b/x.txt"]}},
+        {"exclude": [{"model.embedding_norm": "layernorm"}]},
+        {"include": [IncludedArm(levels={"model.n_layer": 3}, name="deep")], "factors": {}},
+        {"machine": MachineConfig(threads=3)},
+        {"training": TrainingConfig(iterations=7)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_copy_has_the_arms_and_the_hash_of_its_own_fields(update, deep, load):
+    copied = load(MINIMAL + TWO_FACTORS).model_copy(update=update, deep=deep)
+    made = Study.model_validate(copied.model_dump())
+    assert (copied.arms(), copied.hash, copied.paths) == (made.arms(), made.hash, made.paths)
+    assert copied == made
 
 
 def test_a_study_of_name_and_seeds_has_one_arm_of_defaults(load):
@@ -278,5 +315,5 @@ def test_texts_of_one_file_name_are_told_apart_by_as_much_of_their_paths_as_it_t
         study = Study.model_validate(LITTLE | {"factors": {"corpus.source": sources} | other})
         arms = list(study.arms())
         assert [*dict.fromkeys(arm.variant for arm in arms)] == [f"source={n}" for n in names]
-        cells = levels_of({arm.id: arm.levels for arm in arms}).values()
-        assert [*dict.fromkeys(c.split(",")[0] for c in cells)] == [f"source={n}" for n in names]
+        levels = Grid({arm.id: arm.levels for arm in arms}).level_names()
+        assert [name for name in levels if "source" in name] == [f"source={n}" for n in names]
