@@ -235,9 +235,9 @@ def _kind(file: Path) -> str:
 
 
 def _document_files(path: Path) -> list[Path]:
-    """List the files of documents in a folder, each once, or the one file of JSON lines or Parquet;
-    none for another file, which is one text. CorpusError for a folder that does not hold files of
-    one kind, or holds a link to another folder.
+    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
+    another file, which is one text. CorpusError for a folder that does not hold files of one kind,
+    or holds a link to another folder.
     """
     if path.is_file():
         return [path] if _kind(path) in ("json", "parquet") else []
@@ -250,8 +250,7 @@ def _document_files(path: Path) -> list[Path]:
         found = ", ".join(sorted(kinds)[:9]) or "none"
         fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
         raise CorpusError(f"corpus.source: {fault}")
-    by_place = {file.stat()[1:3]: file for file in reversed(files)}  # inode and device
-    return sorted(by_place.values())
+    return files
 
 
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
@@ -300,10 +299,14 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
 
 def _text_hash(file: Path) -> str:
-    """Hash a file, of lines whatever ends them."""
+    """Hash a file, without holding it in memory: of a text the `plain` one."""
     if _kind(file) == "parquet":
         return sha256(file)
-    return hashlib.sha256(plain(file.read_text("utf-8", "replace")).encode()).hexdigest()
+    hashed = hashlib.sha256()
+    with file.open(encoding="utf-8", errors="replace") as text:
+        while part := text.read(2**20):  # \r\n is read as \n, also across two parts
+            hashed.update(plain(part).encode())
+    return hashed.hexdigest()
 
 
 def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:

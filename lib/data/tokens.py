@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # importing it takes a second
 Ids = NDArray[np.integer[Any]]
 MAX_LENGTH = 2**24
 """Characters that are tokenized at once: each takes 150 bytes of memory."""
-MAX_VOCABULARY = 2**20
-"""Ids of a tokenizer: four times those of the largest that is known."""
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 END_OF_DOCUMENT = "\x03"
 """How the end of a document is listed among symbols (ASCII: end of text). Decoded, it is a blank
@@ -84,9 +82,8 @@ class Characters:
 class BytePairs:
     """Bytes and pairs of them, by the content of a `tokenizer.json`.
 
-    Raises CorpusError, naming `where` it came from, for a file that is none, that does not work on
-    bytes, that writes a text now so and now otherwise, or that has no token for the end of a
-    document.
+    Raises CorpusError, naming `where` it came from, for a file that is no tokenizer, that does not
+    work on bytes, or that has no token for the end of a document.
     """
 
     def __init__(self, content: str, where: str) -> None:
@@ -96,10 +93,6 @@ class BytePairs:
             fields = json.loads(content)
             if '"ByteLevel"' not in json.dumps(fields.get("decoder")):
                 raise ValueError("it does not work on bytes; give one like GPT-2's, or bpe-<size>")
-            if (size := max(vocabulary.values()) + 1) > MAX_VOCABULARY:
-                raise ValueError(f"an id is {MAX_VOCABULARY:,} or more")
-            if fields["model"].get("dropout"):
-                raise ValueError("it leaves out merges at random; set its model.dropout to null")
             if not (ends := [name for name in _END_NAMES if name in vocabulary]):
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
@@ -112,9 +105,9 @@ class BytePairs:
         self._content = content
         self.sha256 = digest(fields)
         self.end_name = ends[0]
-        self.end_of_document = vocabulary.pop(self.end_name)
-        self.tokens = [b""] * size
+        self.tokens = [b""] * (max(vocabulary.values()) + 1)
         """The bytes of each id; those of the end of a document are none."""
+        self.end_of_document = vocabulary.pop(self.end_name)
         added = self._peer.get_added_tokens_decoder()  # these are written as they are
         for token, i in vocabulary.items():
             in_bytes = i not in added and BYTE_SYMBOLS.keys() >= {*token}
