@@ -23,11 +23,13 @@
 # To ask a question of your own, write its study into a file beside this notebook, in a cell that
 # begins with `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
 #
-# Without internet, also attach a folder of the packages (`pip download -r requirements.lock`). To
-# continue what an earlier session left, attach the output of that session. On Colab, clone the
+# Without internet, also attach a dataset of the packages (`pip download -r requirements.lock`), and
+# name its folder in a cell above the rest: `%env PIP_NO_INDEX=1` and
+# `%env PIP_FIND_LINKS=/kaggle/input/NAME`.
+#
+# To continue what an earlier session left, attach the output of that session. On Colab, clone the
 # repository into a folder of your Drive and open this notebook from there: what is done then stays
-# there. Or clone it
-# under `/content`, and download the zip at the end.
+# there. Or clone it under `/content`, and download the zip at the end.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs

@@ -174,7 +174,9 @@ class Tree:
         """Start `./run_all.sh` in a process group of its own."""
         said = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         where = {"cwd": self.root, "env": self.environment, "start_new_session": True}
-        return subprocess.Popen(["./run_all.sh", *words], **said, **where)
+        # Under `nohup` the tests ignore SIGHUP, and what they start would as well.
+        command = ["env", "--default-signal=HUP", "./run_all.sh", *words]
+        return subprocess.Popen(command, **said, **where)
 
     def run_all(self, *words, seconds=1800):
         """Run `./run_all.sh` to its end; return its status and all it printed. The limit only ends

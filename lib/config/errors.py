@@ -120,7 +120,7 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     return f"{name}: {short(value)} is not allowed. {message}{remedy}"
 
 
-_OFF = (0, False, "none", "None", "off", "no", "false")
+_OFF = (False, "none", "None", "off", "no", "false")  # 0 equals False
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

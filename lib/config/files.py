@@ -192,4 +192,5 @@ def nan_to_none(value: Any) -> Any:
 
 def sha256(path: Path) -> str:
     """Hash a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -28,8 +28,8 @@ TRAIN_FILES = (
     *("lib/train/graph.py", "lib/train/optim.py"),
 )
 """Files that decide the weights, or the curve, which is made in training and comes back from a
-checkpoint. Training imports a few others: `tests/config/test_code.py` names each of them, with the
-reason why it decides neither."""
+checkpoint. Training imports a few others: `tests/config/test_provenance.py` names each of them,
+with the reason why it decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """Further files that decide the numbers of given weights; the same test names the harmless ones."""
 _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")

@@ -20,15 +20,17 @@ MAX_PAIRS = 2**24
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
-    """Load every corpus that arms of a study train on; CorpusError as for `load_corpus`. Each
-    stands under its source, and whatever else is not the default."""
+    """Load every corpus that arms of a study train on; CorpusError as for `load_corpus`. Keys are
+    the source and each field that is not the default."""
     configs = dict.fromkeys(arm.config.corpus for arm in study.arms())
     return {_label(config): load_corpus(config) for config in configs}
 
 
 def _label(config: CorpusConfig) -> str:
-    changed = config.model_dump(exclude_defaults=True, exclude={"source"}).items()
-    return ", ".join([config.source, *(f"{name}={value}" for name, value in changed)])
+    label = config.source
+    for name, value in config.model_dump(exclude_defaults=True, exclude={"source"}).items():
+        label += f", {name}={value}"
+    return label
 
 
 def token_class_table(corpus: Corpus) -> pd.DataFrame:
@@ -45,33 +47,45 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
 
 
 def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
-    """Measure how much held-out text also stands in the training part, as shares of 1:
-    non-blank lines found verbatim, and windows of `gram` characters found anywhere. Of a corpus
-    that is too long to be searched nothing is measured."""
-    short = corpus.whole.n_characters <= MAX_SEARCHED
-    train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
+    """Measure how much held-out text is also in the training part, as shares of 1: non-blank lines
+    found verbatim, and windows of `gram` characters found anywhere; NaN if there is none to look
+    for, or if the corpus is too long to be searched."""
+    train = ""
+    heldout = ""
+    if corpus.whole.n_characters <= MAX_SEARCHED:
+        train = corpus.decode(corpus.train)
+        heldout = corpus.decode(corpus.heldout)
     lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
     found = lines.isin(train.splitlines())
+    long = found[lines.str.len() >= gram]
     grams = pd.Series(windows(heldout, gram), dtype=object).isin(windows(train, gram))
-    parts = {"lines": found, f"lines of at least {gram} characters": found[lines.str.len() >= gram]}
-    parts[f"{gram}-character windows"] = grams
-    shares = {f"{what} found in train": part.mean() for what, part in parts.items()}
-    return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
+    shares = {
+        "lines found in train": found.mean(),
+        f"lines of at least {gram} characters found in train": long.mean(),
+        f"{gram}-character windows found in train": grams.mean(),
+    }
+    return pd.Series(shares, name="share of held-out")
 
 
 def repetition(corpus: Corpus) -> str:
-    """Say how many passages of the held-out part also stand in the training part, or in its first
-    `MAX_SEARCHED` tokens, whatever white space is around them; "" where none does. Passages end at
-    blank lines, as documents do, or in a text without any at line ends."""
+    """Return a warning that counts the passages of the held-out part that are also in the training
+    part (its first `MAX_SEARCHED` tokens), whatever white space is around them; "" if none is.
+    Passages end at blank lines, as documents do, or, in a text without blank lines, at line ends.
+    """
     text = corpus.decode(corpus.heldout)
     end = "\n\n" if "\n\n" in text else "\n"
-    passages = [*filter(None, map(str.strip, text.split(end)))]
-    found = {*map(str.strip, corpus.decode(corpus.train[:MAX_SEARCHED]).split(end))}
-    n = sum(passage in found for passage in passages)
-    of = f"{n} of {len(passages)} held-out passages"
-    is_long = len(corpus.train) > MAX_SEARCHED
-    most = f", of which the first {MAX_SEARCHED:,} {corpus.unit} were searched" if is_long else ""
-    return f"{corpus.name}: {of} also stand in the training part{most}" if n else ""
+    passages = [passage.strip() for passage in text.split(end) if passage.strip()]
+    train = corpus.decode(corpus.train[:MAX_SEARCHED])
+    trained = {passage.strip() for passage in train.split(end)}
+    n = sum(passage in trained for passage in passages)
+    if n == 0:
+        return ""
+    said = (
+        f"{corpus.name}: {n} of {len(passages)} held-out passages also stand in the training part"
+    )
+    if len(corpus.train) > MAX_SEARCHED:
+        said += f", of which the first {MAX_SEARCHED:,} {corpus.unit} were searched"
+    return said
 
 
 UNLIKE = 0.3
@@ -79,9 +93,10 @@ UNLIKE = 0.3
 
 
 def unlikeness(corpus: Corpus) -> str:
-    """Say how unlike the training part dev or test is: its loss by counts of single symbols of the
-    training part exceeds that part's own by `UNLIKE`, or that of guessing; "" where neither is. Of
-    a long training part, `MAX_SEARCHED` symbols from all of it are counted."""
+    """Return a warning if dev or test is another kind of text than the training part: if its
+    unigram loss, by counts of the training part, exceeds that part's own by `UNLIKE`, or that of
+    guessing; else "". Of a long training part, `MAX_SEARCHED` symbols from all of it are counted.
+    """
     train = corpus.train
     if len(train) > MAX_SEARCHED:
         starts = np.linspace(0, len(train) - 2**14, MAX_SEARCHED // 2**14).astype(int)
@@ -121,7 +136,7 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 
 
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
-    """Say how much of the training part the characters, or tokens, that a run draws amount to: one
+    """Return how many passes over the training part a run's characters, or tokens, amount to: one
     row per corpus of `corpora_of` and budget of the study's arms."""
     budgets = [(_label(arm.config.corpus), arm.config.tokens) for arm in study.arms()]
     rows = []
@@ -135,11 +150,14 @@ def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
 def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, Json]:
     """Prepare the suites of all arms of a study below `suites`, one per text and context length,
     and read them: folder's name → content. `corpora` are those of the study."""
-    sizes = dict.fromkeys(
-        (arm.config.evaluation.items_per_task, arm.config.model.block_size) for arm in study.arms()
-    )
-    prepared = [prepare_suite(c, *size, suites) for c in corpora.values() for size in sizes]
-    return {folder.name: content for folder, content in prepared}
+    configs = [arm.config for arm in study.arms()]
+    sizes = dict.fromkeys((c.evaluation.items_per_task, c.model.block_size) for c in configs)
+    contents = {}
+    for corpus in corpora.values():
+        for items, block_size in sizes:
+            folder, content = prepare_suite(corpus, items, block_size, suites)
+            contents[folder.name] = content
+    return contents
 
 
 # ---- what can be predicted without a network

@@ -20,7 +20,8 @@ FEWEST = _STEP // 2 + 2
 """Documents of which dev and test get one each."""
 SHORT = 10 * 256
 """Characters: a file below these ten blocks of 256 is one document."""
-_LEAST_OF_SOURCE, _LEAST_OF_TEXT = 1024, 4096
+_LEAST_OF_SOURCE = 1024
+_LEAST_OF_TEXT = 4096
 """Characters that are measured of each, where it has them: of too many, some are left out."""
 
 Lengths = NDArray[np.int64]
@@ -30,8 +31,13 @@ def parts_of(n: int) -> dict[str, Lengths]:
     """Return which of `n` documents are of each part: dev has the first, test the eleventh, and
     then each every 19th."""
     place = np.arange(n) % _STEP
-    dev, test = place == 0, place == FEWEST - 1
-    return {p: np.flatnonzero(w) for p, w in zip(PARTS, (~(dev | test), dev, test), strict=True)}
+    dev = place == 0
+    test = place == FEWEST - 1
+    return {
+        "train": np.flatnonzero(~(dev | test)),
+        "dev": np.flatnonzero(dev),
+        "test": np.flatnonzero(test),
+    }
 
 
 def nearest_end(text: str, share: float, low: float, high: float) -> int:
@@ -40,7 +46,8 @@ def nearest_end(text: str, share: float, low: float, high: float) -> int:
     wanted = share * len(text)
     for boundary in (r"\n\n+", r"\n"):
         ends = [match.end() for match in re.finditer(boundary, text)]
-        if ends := [end for end in ends if low < end / len(text) < high]:
+        ends = [end for end in ends if low < end / len(text) < high]
+        if ends:
             return min(ends, key=lambda end: abs(end - wanted))
     return int(wanted)
 
@@ -48,9 +55,10 @@ def nearest_end(text: str, share: float, low: float, high: float) -> int:
 def split_text(text: str, cut: int | None = None) -> dict[str, str]:
     """Split one text: to train on up to `cut` (nine tenths), then dev to the blank line (else the
     line end) nearest to the middle of the rest, then test."""
-    cut = int(TRAIN_SHARE * len(text)) if cut is None else cut
+    if cut is None:
+        cut = int(TRAIN_SHARE * len(text))
     middle = cut + nearest_end(text[cut:], 0.5, 0.25, 0.75)
-    return dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
+    return {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
 
 
 def split_texts(texts: list[str], are_documents: bool) -> tuple[dict[str, dict[int, str]], str]:
@@ -62,8 +70,9 @@ def split_texts(texts: list[str], are_documents: bool) -> tuple[dict[str, dict[i
     blank line, else a line end; a file with neither there is cut amid a line.
     """
     whole = [i for i, text in enumerate(texts) if are_documents or len(text) < SHORT]
-    whole = whole if len(whole) >= FEWEST else []
-    cut = sorted({*range(len(texts))}.difference(whole))
+    if len(whole) < FEWEST:
+        whole = []
+    cut = sorted(set(range(len(texts))).difference(whole))
     parts = {
         part: {whole[place]: texts[whole[place]] for place in places}
         for part, places in parts_of(len(whole)).items()
@@ -73,18 +82,23 @@ def split_texts(texts: list[str], are_documents: bool) -> tuple[dict[str, dict[i
         for part, piece in pieces.items():
             if piece.strip("\n"):
                 parts[part][i] = piece.strip("\n")
-    what = "documents" if are_documents else "short files"
-    lengths = np.array([len(texts[i]) for i in whole], np.int64)
-    said = [documents_held_out(lengths, what)] if whole else []
+    said = []
+    if whole:
+        what = "documents" if are_documents else "short files"
+        lengths = np.array([len(texts[i]) for i in whole], np.int64)
+        said.append(documents_held_out(lengths, what))
     if cut:
-        said.append(f"the last tenth of each of {len(cut)} {what if are_documents else 'files'}")
-    return {part: dict(sorted(of.items())) for part, of in parts.items()}, " and ".join(said)
+        what = "documents" if are_documents else "files"
+        said.append(f"the last tenth of each of {len(cut)} {what}")
+    in_order = {part: dict(sorted(of.items())) for part, of in parts.items()}
+    return in_order, " and ".join(said)
 
 
 def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
-    """Say in words how many documents of these `lengths` are held out, and how much of their text,
-    which is more than a tenth if a long one is among them."""
-    n, train = len(lengths), parts_of(len(lengths))["train"]
+    """Return in words how many documents of these `lengths` are held out, and how much of their
+    text, which is more than a tenth if a long one is among them."""
+    n = len(lengths)
+    train = parts_of(n)["train"]
     share = 1 - lengths[train].sum() / lengths.sum()
     return f"{n - len(train)} of {n} {what}, about every tenth ({share:.0%} of their text)"
 
@@ -94,14 +108,15 @@ def measured(texts: Sequence[str], sources: Iterable[str], most: int) -> dict[in
     then over the texts of each; return number of a text → its beginning, up to a line end where it
     is cut. Each takes a blank line more."""
     wanted = np.array([len(text) + 2 for text in texts], np.int64)
-    names, of = np.unique([*sources], return_inverse=True)
+    names, of = np.unique(list(sources), return_inverse=True)
     totals = np.bincount(of, wanted, len(names)).astype(np.int64)
     given = np.zeros_like(wanted)
     for source, share in enumerate(_share_out(totals, most, _LEAST_OF_SOURCE).tolist()):
         if share:
             own = of == source
             given[own] = _share_out(wanted[own], share, _LEAST_OF_TEXT)
-    return {i: _beginning(texts[i], int(given[i]) - 2) for i in np.flatnonzero(given > 2).tolist()}
+    kept = np.flatnonzero(given > 2).tolist()
+    return {i: _beginning(texts[i], int(given[i]) - 2) for i in kept}
 
 
 def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
@@ -110,9 +125,10 @@ def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
     order = np.argsort(np.arange(len(wanted)) * 0.6180339887498949 % 1, kind="stable")
     enough = int(np.searchsorted(np.minimum(wanted[order], least).cumsum(), most)) + 1
     chosen = sorted(order[:enough].tolist(), key=lambda i: int(wanted[i]))  # the short ones first
-    given, left = np.zeros_like(wanted), most
-    for n_left, i in zip(range(len(chosen), 0, -1), chosen, strict=True):
-        given[i] = min(wanted[i], left // n_left)
+    given = np.zeros_like(wanted)
+    left = most
+    for place, i in enumerate(chosen):
+        given[i] = min(wanted[i], left // (len(chosen) - place))
         left -= given[i]
     return given
 

@@ -85,7 +85,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     makes no suite. A smaller suite is the beginning of a larger one. Tasks for which the corpus or
     `block_size` is too small are left out by name, never shortened.
     """
-    suite, train = Suite(), corpus.training_text
+    suite = Suite()
+    train = corpus.training_text
     if items_per_task == 0:
         suite.left_out["all tasks"] = "evaluation.items_per_task is 0"
         return suite
@@ -93,7 +94,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         suite.left_out["all tasks"] = "the text is too long to search for what questions share"
         return suite
     lexicon = Lexicon(train)
-    dev, test = (_usable_lines(corpus.decode(ids), lexicon) for ids in (corpus.dev, corpus.test))
+    dev = _usable_lines(corpus.decode(corpus.dev), lexicon)
+    test = _usable_lines(corpus.decode(corpus.test), lexicon)
     for name, n_choices in N_CHOICES.items():
         key = f"{corpus.sha256}/{name}"
         items = _items(name, f"{key}/test", test, lexicon)
@@ -125,7 +127,8 @@ def _usable_lines(text: str, lexicon: Lexicon) -> list[Line]:
     full = [i for i, line in enumerate(lines) if line]
     inner = [i for i in full[1:-1] if not lines[i].endswith(":")]
     usable = [i for i in inner if not lexicon.leaks(lines[i])]
-    shown, lines = {*usable}, [*lines, ""]
+    shown = set(usable)
+    lines.append("")  # after the last line there is none
     return [Line(lines[i], lines[i + 1], i + 1 in shown) for i in usable]
 
 
@@ -165,20 +168,20 @@ def _sets(places: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
 
 
 def _apart(one: Candidate, other: Candidate) -> bool:
-    """Tell whether what follows at one place is wrong at the other, and the other way round."""
+    """Return whether what follows at one place is wrong at the other, and the other way round."""
     same = one.context == other.context or one.answer == other.answer
     return not (same or one.answer in other.fits or other.answer in one.fits)
 
 
 def _length(corpus: Corpus, text: str) -> int:
-    """Bound how many tokens a text takes, whatever the tokenizer has learned: as many as it has
-    characters, or bytes."""
+    """Return how many tokens a text takes at the most, whatever the tokenizer has learned: as many
+    as it has characters, or bytes."""
     return len(text) if corpus.unit == "characters" else len(text.encode())
 
 
 def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) -> list[int]:
-    """Positions that the longest question takes after 0, 1, … solved examples; its last token is
-    predicted, never read."""
+    """Count the positions that the longest question takes after 0, 1, … solved examples; its last
+    token is predicted, never read."""
     texts = {context + item.continuation for item in items for context in item.contexts}
     longest = max(_length(corpus, text) for text in texts)
     before = [_length(corpus, example.text + DELIMITER) for example in exemplars]
@@ -189,7 +192,7 @@ def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) ->
 
 
 def has_harness() -> bool:
-    """Tell whether the LM-Eval harness is here, without importing it, which takes seconds."""
+    """Return whether the LM-Eval harness is here, without importing it, which takes seconds."""
     return find_spec("lm_eval") is not None
 
 

@@ -67,7 +67,7 @@ class Lexicon:
         self._grams = set(windows(train, GRAM))
 
     def leaks(self, text: str) -> bool:
-        """Tell whether `text` is a line of the training part, or shares a 24-gram with it."""
+        """Return whether `text` is a line of the training part, or shares a 24-gram with it."""
         return text in self._lines or not self._grams.isdisjoint(windows(text, GRAM))
 
 
@@ -101,8 +101,17 @@ def spelling(lines: list[Line], lexicon: Lexicon) -> Candidates:
                 yield Candidate(before, rest, half[-1], frozenset(halves[half]))
 
 
-_PERSONS = {"I": "1", "thou": "2", **dict.fromkeys(("he", "she", "it"), "3")}
-_PERSONS |= dict.fromkeys(("we", "you", "ye", "they"), "p")
+_PERSONS = {
+    "I": "1",
+    "thou": "2",
+    "he": "3",
+    "she": "3",
+    "it": "3",
+    "we": "p",
+    "you": "p",
+    "ye": "p",
+    "they": "p",
+}
 _FORMS = {
     form: persons
     for persons, forms in {
@@ -128,7 +137,7 @@ def agreement(lines: list[Line], lexicon: Lexicon) -> Candidates:
             one = match[1] if match[1] == "I" else match[1].lower()
             inverted = one in _FORMS
             before, after = (_FORMS, _PERSONS) if inverted else (_PERSONS, _FORMS)
-            fits = {word for word in after if {*after[word]} & {*before.get(one, "")}}
+            fits = {word for word in after if set(after[word]) & set(before.get(one, ""))}
             if match[2] in fits:
                 context = _context(line.text[: match.end(1)]) + " "
                 yield Candidate(context, match[2], f"{inverted=}", frozenset(fits))

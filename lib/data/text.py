@@ -126,7 +126,8 @@ def load_corpus(config: CorpusConfig) -> Corpus:
         if path is None or not (path.is_file() or path.is_dir()):  # a device may never end
             fault = f"is neither a text file, nor a folder, nor a known corpus ({', '.join(KNOWN)})"
             raise CorpusError(f"corpus.source: '{config.source}' {fault}; give a path")
-        if files := _document_files(path):
+        files = _document_files(path)
+        if files:
             return _documents(config, path, files)
         return _one_text(config, path.name, path.read_bytes())
     except (OSError, RuntimeError) as error:
@@ -158,10 +159,12 @@ it again, and its exact entropy."""
 def _known_text(name: str) -> bytes:
     """Read a known text, which lies beside this file or where a corpus may lie, or else download it
     to `data/`: pooch shows a progress bar, checks the hash and then moves it into place."""
-    (file_name, file_hash, url), folder = KNOWN[name], output_root() / "data"
+    file_name, file_hash, url = KNOWN[name]
+    folder = output_root() / "data"
     for path in [Path(__file__).with_name(file_name), *corpus_places(file_name)]:
         if path.is_file() and sha256(path) == file_hash:  # another text may have its name
-            return bz2.decompress(path.read_bytes()) if name == "synthetic" else path.read_bytes()
+            data = path.read_bytes()
+            return bz2.decompress(data) if name == "synthetic" else data
     try:
         import pooch  # only here: a Kaggle kernel without internet never needs it
 
@@ -191,7 +194,15 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key = hashlib.sha256(text.encode()).hexdigest()
-    texts, held_out = split.split_text(text), "the last tenth"
+    texts = split.split_text(text)
+    held_out = "the last tenth"
+    if config.tokenizer == "characters":
+        parts = {
+            "train": [(name, texts["train"])],
+            "dev": [(name, texts["dev"][:MAX_MEASURED])],
+            "test": [(name, texts["test"][:MAX_MEASURED])],
+        }
+        return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
     def read(_: Path) -> "tuple[dict[str, Dataset], str]":
         from datasets import Dataset
@@ -199,11 +210,7 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
         parts = {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
         return parts, held_out
 
-    if config.tokenizer != "characters":
-        return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
-    measured = {part: texts[part][:MAX_MEASURED] for part in ("dev", "test")}
-    parts = {part: [(name, of)] for part, of in (texts | measured).items()}
-    return _cut(config, name, key, _in_characters(parts, len(text), held_out))
+    return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
 
 
 def _in_characters(
@@ -213,8 +220,9 @@ def _in_characters(
     names of their files. Raises CorpusError for a symbol that training never sees."""
     texts = {part: "".join(text for _, text in of) for part, of in parts.items()}
     characters = Characters(texts["train"])
-    for file, text in [*parts["dev"], *parts["test"]]:
-        if unseen := sorted(set(text).difference(characters.symbols)):
+    for file, text in parts["dev"] + parts["test"]:
+        unseen = sorted(set(text).difference(characters.symbols))
+        if unseen:
             raise CorpusError(
                 f"corpus.tokenizer: symbol {', '.join(map(repr, unseen[:5]))} was unseen in "
                 f"training: only the held-out part of {file} has it; remove it, or take bytes"
@@ -229,16 +237,16 @@ _KINDS = {".txt": "text", ".jsonl": "json", ".ndjson": "json", ".parquet": "parq
 
 
 def _kind(file: Path) -> str:
-    """Name what a file holds by its suffix, however that is written; of others the suffix, and of
-    a link to no file its name."""
+    """Return what a file holds, by its suffix in upper or lower case; of another file the suffix,
+    and of a link to no file its name."""
     suffix = file.suffix.lower() if file.is_file() else file.name
     return _KINDS.get(suffix, suffix)
 
 
 def _document_files(path: Path) -> list[Path]:
-    """List the files of documents in a folder, each once, or the one file of JSON lines or Parquet;
-    none for another file, which is one text. CorpusError for a folder that does not hold files of
-    one kind, or holds a link to another folder.
+    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
+    another file, which is one text. CorpusError for a folder that does not hold files of one kind,
+    or holds a link to another folder.
     """
     if path.is_file():
         return [path] if _kind(path) in ("json", "parquet") else []
@@ -251,8 +259,7 @@ def _document_files(path: Path) -> list[Path]:
         found = ", ".join(sorted(kinds)[:9]) or "none"
         fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
         raise CorpusError(f"corpus.source: {fault}")
-    by_place = {file.stat()[1:3]: file for file in reversed(files)}  # inode and device
-    return sorted(by_place.values())
+    return files
 
 
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
@@ -262,7 +269,8 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     of the suite reaches over it. Windows do, in training and in evaluation, as they reach from one
     document to the next: there, characters are predicted from another file.
     """
-    name, are_files = path.name, _kind(files[0]) == "text"
+    name = path.name
+    are_files = _kind(files[0]) == "text"
     # A name that is no UTF-8 can be written all the same.
     named = {
         os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
@@ -270,19 +278,21 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     }
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
     if config.tokenizer == "characters":
-        names, texts = [], []
+        names = []
+        texts = []
         for file, text in _read(named):
             names.append(file)
             texts.append(text)
-        if (n := sum(map(len, texts))) < 20:
+        n = sum(len(text) for text in texts)
+        if n < 20:
             raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
         of_parts, held_out = split.split_texts(texts, are_documents=not are_files)
         parts = {}
         for part, of in of_parts.items():
-            own, kept = [names[i] for i in of], [*of.values()]
+            own = [names[i] for i in of]
             most = MAX_MEASURED if part != "train" else 3 * n  # which is more than all
-            measured = split.measured(kept, own, most).items()
-            parts[part] = [(own[i], f"{text}\n\n") for i, text in measured]
+            measured = split.measured(list(of.values()), own, most)
+            parts[part] = [(own[i], f"{text}\n\n") for i, text in measured.items()]
         whole = _in_characters(parts, n, held_out)
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
@@ -291,15 +301,16 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         from datasets import Dataset
 
         rows = _on_disk(_read(named), folder)
-        if (n := len(rows)) < split.FEWEST:
+        n = len(rows)
+        if n < split.FEWEST:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
         parts = {part: rows.select(places) for part, places in split.parts_of(n).items()}
         for part in ("dev", "test"):
-            texts, names = parts[part]["text"], parts[part]["file"]
-            # A folder of texts is one source.
-            sources = [str(Path(of).parent) if are_files else of for of in names]
-            kept = split.measured(texts, sources, MAX_MEASURED)
-            parts[part] = Dataset.from_dict({"text": [*kept.values()]})
+            sources = parts[part]["file"]
+            if are_files:  # a folder of texts is one source
+                sources = [str(Path(file).parent) for file in sources]
+            kept = split.measured(parts[part]["text"], sources, MAX_MEASURED)
+            parts[part] = Dataset.from_dict({"text": list(kept.values())})
         lengths = pc.utf8_length(rows.data.column("text")).to_numpy()
         return parts, split.documents_held_out(lengths)
 
@@ -307,10 +318,14 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
 
 def _text_hash(file: Path) -> str:
-    """Hash a file, of lines whatever ends them."""
+    """Hash a file, without holding it in memory: of a text the `plain` one."""
     if _kind(file) == "parquet":
         return sha256(file)
-    return hashlib.sha256(plain(file.read_text("utf-8", "replace")).encode()).hexdigest()
+    hashed = hashlib.sha256()
+    with file.open(encoding="utf-8", errors="replace") as text:
+        while part := text.read(2**20):  # \r\n is read as \n, also across two parts
+            hashed.update(plain(part).encode())
+    return hashed.hexdigest()
 
 
 def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
@@ -323,7 +338,8 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
                 if not isinstance(text, str):
                     raise ValueError("not every document has a 'text' that is one")
                 text.encode()  # half of a surrogate pair cannot be
-                if text := plain(text):
+                text = plain(text)
+                if text:
                     yield name, text
         except Exception as error:  # whatever a reader raises
             reason = " ".join(str(error).split())[:200]

@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # importing it takes a second
 Ids = NDArray[np.integer[Any]]
 MAX_LENGTH = 2**24
 """Characters that are tokenized at once: each takes 150 bytes of memory."""
-MAX_VOCABULARY = 2**20
-"""Ids of a tokenizer: four times those of the largest that is known."""
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 END_OF_DOCUMENT = "\x03"
 """How the end of a document is listed among symbols (ASCII: end of text). Decoded, it is a blank
@@ -39,9 +37,8 @@ line."""
 _END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end of a document in known tokenizers; the first in those learned here."""
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-_OTHERS = sorted({*range(256)} - {*_PRINTABLE})
-BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE}
-BYTE_SYMBOLS |= {chr(256 + i): b for i, b in enumerate(_OTHERS)}
+_OTHERS = [b for b in range(256) if b not in _PRINTABLE]
+BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
 """How GPT-2 writes bytes in a vocabulary: printable ones as they are, others from U+0100 on."""
 
 
@@ -64,7 +61,8 @@ class Characters:
 
     def encode(self, text: str) -> Ids:
         """Write a text as ids (n,); CorpusError for a character that is no token."""
-        if unseen := sorted(set(text).difference(self._ids)):
+        unseen = sorted(set(text).difference(self._ids))
+        if unseen:
             fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training"
             raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or take bytes")
         return np.fromiter(map(self._ids.__getitem__, text), np.int64, len(text))
@@ -84,9 +82,8 @@ class Characters:
 class BytePairs:
     """Bytes and pairs of them, by the content of a `tokenizer.json`.
 
-    Raises CorpusError, naming `where` it came from, for a file that is none, that does not work on
-    bytes, that writes a text now so and now otherwise, or that has no token for the end of a
-    document.
+    Raises CorpusError, naming `where` it came from, for a file that is no tokenizer, that does not
+    work on bytes, or that has no token for the end of a document.
     """
 
     def __init__(self, content: str, where: str) -> None:
@@ -96,11 +93,8 @@ class BytePairs:
             fields = json.loads(content)
             if '"ByteLevel"' not in json.dumps(fields.get("decoder")):
                 raise ValueError("it does not work on bytes; give one like GPT-2's, or bpe-<size>")
-            if (size := max(vocabulary.values()) + 1) > MAX_VOCABULARY:
-                raise ValueError(f"an id is {MAX_VOCABULARY:,} or more")
-            if fields["model"].get("dropout"):
-                raise ValueError("it leaves out merges at random; set its model.dropout to null")
-            if not (ends := [name for name in _END_NAMES if name in vocabulary]):
+            ends = [name for name in _END_NAMES if name in vocabulary]
+            if not ends:
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
             fault = f"{where} is no tokenizer.json that can be used: {error}"
@@ -112,9 +106,9 @@ class BytePairs:
         self._content = content
         self.sha256 = digest(fields)
         self.end_name = ends[0]
-        self.end_of_document = vocabulary.pop(self.end_name)
-        self.tokens = [b""] * size
+        self.tokens = [b""] * (max(vocabulary.values()) + 1)
         """The bytes of each id; those of the end of a document are none."""
+        self.end_of_document = vocabulary.pop(self.end_name)
         added = self._peer.get_added_tokens_decoder()  # these are written as they are
         for token, i in vocabulary.items():
             in_bytes = i not in added and BYTE_SYMBOLS.keys() >= {*token}
@@ -131,7 +125,8 @@ class BytePairs:
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         """Write several texts as ids, on all cores; CorpusError for a text that cannot be written,
         or, naming the first symbol, one that its ids do not give back."""
-        if (longest := max(map(len, texts), default=0)) > MAX_LENGTH:
+        longest = max((len(text) for text in texts), default=0)
+        if longest > MAX_LENGTH:
             fault = f"{longest:,} characters in a row without a space, or in one document"
             raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
         try:
@@ -142,7 +137,7 @@ class BytePairs:
             raise CorpusError(f"corpus.tokenizer: cannot write this text: {error}") from None
         all_ids = [encoding.ids for encoding in encodings]
         for text, ids in zip(texts, all_ids, strict=True):
-            if b"".join(map(self.tokens.__getitem__, ids)) != text.encode():
+            if b"".join([self.tokens[i] for i in ids]) != text.encode():
                 pairs = zip_longest(text, self.decode(ids), fillvalue="")
                 lost = next((symbol for symbol, read in pairs if symbol != read), "\ufffd")
                 fault = f"{self._where} loses text: {lost!r} does not come back; take another"
@@ -169,16 +164,18 @@ def learn(tokenizer: str, train: Iterable[str]) -> str:
         peer = ByteLevelBPETokenizer(dict(BYTE_SYMBOLS), [])
         peer.add_special_tokens([_END_NAMES[0]])
         return str(peer.to_str())
-    peer, size = ByteLevelBPETokenizer(), int(tokenizer.removeprefix("bpe-"))
+    peer = ByteLevelBPETokenizer()
+    size = int(tokenizer.removeprefix("bpe-"))
     peer.train_from_iterator(train, size, 0, special_tokens=[_END_NAMES[0]], show_progress=False)
-    if (learned := peer.get_vocab_size()) < size:
+    learned = peer.get_vocab_size()
+    if learned < size:
         fault = f"{tokenizer} is too large: the training part gives {learned} tokens; take fewer"
         raise CorpusError(f"corpus.tokenizer: {fault}")
     return str(peer.to_str())
 
 
 def token_class(symbol: str) -> str:
-    """Name the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
+    """Return the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
     space around them; punctuation is whatever is of no other class, also parts of characters."""
     if symbol in (END_OF_DOCUMENT, "\x04"):  # ASCII: end of text, end of transmission
         return "end of document"
@@ -192,7 +189,8 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _BATCH = 10, 1000
+_FORMAT = 10
+_BATCH = 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], tuple[dict[str, "Dataset"], str]]
 """Reads the texts of each part, a column `text`; its files go to a folder, which it makes. It also
@@ -249,7 +247,8 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
 
 def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path) -> Json:
     """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
-    (parts, held_out), n_characters = read(folder / "arrow"), 0
+    parts, held_out = read(folder / "arrow")
+    n_characters = 0
     train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
     content = content or learn(tokenizer, train)
     pairs = BytePairs(content, tokenizer)
@@ -259,7 +258,7 @@ def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, fold
             for batch in texts.iter(_BATCH):
                 for ids in pairs.encode_all(batch["text"]):
                     file.write(np.array([*ids, *end], "<u4").tobytes())
-                n_characters += sum(map(len, batch["text"]))
+                n_characters += sum(len(text) for text in batch["text"])
     shutil.rmtree(folder / "arrow", ignore_errors=True)
     return {"tokenizer": content, "n_characters": n_characters, "held_out": held_out}
 

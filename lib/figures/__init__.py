@@ -1,6 +1,6 @@
 """What is drawn, from tables that `lib.stats` made.
 
-Imports `lib.config` and `lib.stats`, and no torch. Start reading at `study`.
+Imports `lib.config`, `lib.results` and `lib.stats`, and no torch. Start reading at `study`.
 """
 
 from lib import exports

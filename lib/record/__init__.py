@@ -1,6 +1,6 @@
 """The record: executed notebooks, raw files, parameters and plans of studies, by hash.
 
-It imports `lib.config`, `lib.stats` and `lib.figures`. Start at `verify`.
+Imports `lib.config`, `lib.results` and `lib.stats`, and no torch. Start reading at `verify`.
 """
 
 from lib import exports

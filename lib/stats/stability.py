@@ -152,7 +152,7 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
-    """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
+    """Find what goes wrong in the steps of a run: by kind, the first step where
     its loss or gradient is not finite, where its loss is further above its lowest so far than the
     rule allows (12 times its noise, where no plan has a rule), and where its gradient norm is ten
     times the median of the last 50."""

@@ -58,8 +58,8 @@ def progress(run: Path) -> tuple[bool, int]:
 
 
 def run_study(study: str, hours: float) -> int:
-    """Run a study, beginning nothing after so many hours, and print its progress. Return its exit
-    status. Stopping the cell stops it."""
+    """Run a study, stop it after so many hours, and print its progress. Return its exit status.
+    Stopping the cell stops it, too."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]
     # What a kernel sets for itself would have the sweep take its pipe for a terminal.
     of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}

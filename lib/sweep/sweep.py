@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import jupytext
 from filelock import Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -308,19 +307,8 @@ def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
 
 
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
-    """Say which notebooks are not as their texts, what will not be confirmatory though a plan names
-    it, which records stay, and what is stale and why."""
-    for text in paths.listed(paths.NOTEBOOKS, "*.py"):
-        try:
-            pair = jupytext.read(text), jupytext.read(text.with_suffix(".ipynb"))
-        except ValueError as error:
-            raise UserError(f"notebooks/{text.stem}: cannot be read: {error}; see git") from None
-        one, other = (
-            [(cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in notebook.cells]
-            for notebook in pair
-        )
-        if one != other:
-            print(f"{text.name} is not as {text.stem}.ipynb, which is executed: jupytext --sync")
+    """Say what will not be confirmatory though a plan names it, which records stay, and what is
+    stale and why."""
     for study in studies:
         plan = load_plan(study)
         claim = claim_status(study, plan)

@@ -1,7 +1,7 @@
 """One run: the model, its training, and everything that is measured of it.
 
-Imports `lib.config` and `lib.data`; ends in a `result.json`. Start at `model`, then read `trainer`,
-whose first lines draw a step.
+Imports `lib.config`, `lib.data` and `lib.results`; ends in a `result.json`. Start at `model`, then
+read `trainer`, whose first lines draw a step.
 """
 
 from lib import exports

@@ -11,10 +11,10 @@ continuation, but here a line break is a character like any other.
 import contextlib
 import glob
 import io
+import json
 import logging
 import math
 import os
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
@@ -27,13 +27,12 @@ import datasets
 import numpy as np
 import pandas as pd
 import torch
-from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES as FILE_READERS
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import TaskIndex
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
@@ -163,24 +162,13 @@ OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the harness's progress bars and logs out of notebooks, and have it read data files anew,
-    of which the cache of `datasets` knows an edited one by its time alone, and by their own paths,
-    which it takes for patterns."""
-    load = datasets.load_dataset
-
-    def read(path: str, *more: Any, **asked: Any) -> Any:
-        is_here = path in FILE_READERS or Path(path).exists()
-        if "data_files" in asked:
-            asked["data_files"] = _as_named(asked["data_files"])
-        if is_here and "://" not in str(asked).replace("file://", ""):
-            asked["cache_dir"] = folder
-        return load(path, *more, **asked)
-
+    """Keep the harness's progress bars and logs out of notebooks."""
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     datasets.disable_progress_bars()
-    unheard = contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO())
-    anew = patch.object(datasets, "load_dataset", read)
-    with unheard[0], unheard[1], tempfile.TemporaryDirectory() as folder, anew:
+    with (
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         yield
 
 
@@ -213,16 +201,15 @@ def evaluate_suite(
     - how many questions had their context shortened: none, of a suite for this `block_size`.
     """
     adapter = CharacterLM(model, corpus, batch_size)
-    groups = sorted((path.stem for path in folder.glob("macro_*.yaml")), reverse=True)
-    if not groups:
-        return pd.DataFrame(), pd.DataFrame(), 0
-    # Task files name their data by relative paths, so that a suite can be moved.
-    with contextlib.chdir(folder), quiet():
-        tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
+    with quiet():
+        tasks = _suite_tasks(folder)
+        if not tasks:
+            return pd.DataFrame(), pd.DataFrame(), 0
         # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
         # request cache stays off: it cannot tell models apart.
         results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
-    rows, items = [], []
+    rows = []
+    items = []
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
         measures = results["results"][name]
@@ -242,6 +229,35 @@ def evaluate_suite(
         )
         items.append(_item_table(task, int(shots), samples))
     return pd.DataFrame(rows), pd.concat(items, ignore_index=True), len(adapter.overflows)
+
+
+def _suite_tasks(folder: Path) -> dict[str, ConfigurableTask]:
+    """Load the tasks of a suite in the order of its groups, zero-shot first.
+
+    Their questions are read here: `datasets` would take the files' paths for patterns, and keep a
+    copy of each in the user's cache.
+    """
+
+    def read(data_files: dict[str, str], **_: Any) -> dict[str, datasets.Dataset]:
+        return {part: _read_questions(folder / name) for part, name in data_files.items()}
+
+    tasks = {}
+    for group in ("macro_zero_shot", "macro_few_shot"):
+        for name in _read_config(folder, group).get("task", []):
+            config = _read_config(folder, name)
+            tasks[name] = ConfigurableTask(config={**config, "custom_dataset": read})
+    return tasks
+
+
+def _read_config(folder: Path, name: str) -> Json:
+    """Read a file of the suite, which is JSON; {} if there is none."""
+    file = folder / f"{name}.yaml"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def _read_questions(file: Path) -> datasets.Dataset:
+    lines = file.read_text("utf-8").split("\n")
+    return datasets.Dataset.from_list([json.loads(line) for line in lines if line])
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
@@ -387,17 +403,34 @@ def _load(config: EvaluationConfig) -> Json:
 def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
     """Load what a name stands for: a group, a task, or several."""
     file = manager.task_index[name].yaml_path
+    load = datasets.load_dataset
+
+    def read(path: str, *more: Any, **options: Any) -> Any:
+        if "data_files" in options:
+            options["data_files"] = _as_named(options["data_files"])
+        return load(path, *more, **options)
+
     # A task of one's own may name its data by a path beside its file.
-    with contextlib.chdir(Path(file).parent if file else "."):
+    folder = Path(file).parent if file else "."
+    with contextlib.chdir(folder), patch.object(datasets, "load_dataset", read):
         loaded = manager.load([name])
     return [loaded["groups"][name]] if name in loaded["groups"] else loaded["tasks"].values()
 
 
 @lru_cache(maxsize=1)
 def _manager(include_path: str | None) -> TaskManager:
-    """Index the harness's tasks, which takes seconds, and those of one's own."""
+    """Index the harness's tasks, which takes seconds, and those of one's own. ConfigError for a
+    hidden one, which the hash of the tasks does not cover."""
     # The bootstrap would else fork a kernel that holds threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
-    own = include_path and CHECKOUT / include_path
-    with patch.object(TaskIndex, "_iter_yaml_files", lambda root: listed(root, "**/*.yaml")):
-        return TaskManager(include_path=own)
+    if not include_path:
+        return TaskManager()
+    own = CHECKOUT / include_path
+    manager = TaskManager(include_path=own)
+    visible = listed(own, "**/*.yaml")
+    for entry in manager.task_index.values():
+        file = entry.yaml_path
+        if file and file.is_relative_to(own) and file not in visible:
+            name = file.relative_to(own)
+            raise ConfigError(f"evaluation.include_path: {name} is hidden; rename or remove it")
+    return manager

@@ -266,6 +266,14 @@ def test_a_study_elsewhere_is_copied_and_may_be_changed(mine, parameters, monkey
         load_study("other/x.yaml")
 
 
+def test_a_study_of_a_read_only_checkout_is_read_from_a_copy(tmp_path, monkeypatch):
+    params = tmp_path / "working" / "params"
+    for module in ("files", "study"):
+        monkeypatch.setattr(f"lib.config.{module}.PARAMS", params)
+    assert load_study("smoke").name == "smoke"
+    assert (params / "smoke.yaml").read_bytes() == (PARAMS / "smoke.yaml").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

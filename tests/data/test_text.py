@@ -238,14 +238,12 @@ def test_documents_are_lines_or_rows_and_each_ends(name, content, folder, tmp_pa
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "characters"])
 def test_texts_of_a_folder_are_documents_in_order_of_their_names(tmp_path, kept, tokenizer):
-    """Each read once. In characters they are one text, with blank lines between them."""
+    """In characters they are one text, with blank lines between them."""
     for number, name in enumerate(["a/z.txt", *(f"b{i}.txt" for i in range(9)), "c/a.txt"]):
         (tmp_path / "d" / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / "d" / name).write_text(f"document {number % 10} of 10")
     (tmp_path / "d" / ".git").mkdir()
     (tmp_path / "d" / ".git" / "x.txt").write_text("no")
-    (tmp_path / "d" / "link.txt").symlink_to("b3.txt")
-    (tmp_path / "d" / "once-more.txt").hardlink_to(tmp_path / "d" / "b4.txt")
     corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
     trained = "".join(f"document {number} of 10\n\n" for number in range(1, 10))
     assert corpus.decode(corpus.train) == trained

@@ -160,7 +160,6 @@ def test_added_tokens_are_read_as_they_are_written():
 
 UNDECODED = json.dumps(json.loads(CONTENT) | {"decoder": None})
 WORDS = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
-FAR = CONTENT.replace('"!":1,', f'"!":{2**31},')
 BACKTRACKING = Tokenizer.from_str(CONTENT)
 BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "isolated")
 
@@ -173,9 +172,7 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
         ("\udcff", "t.json", "is no tokenizer.json that can be used"),
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
-        (changed(model={"dropout": 0.1}), "t.json", "it leaves out merges at random; set its"),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
-        (FAR, "t.json", "an id is 1,048,576 or more"),
         (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
         ("", "gone.json", "is no file; give characters, bytes, bpe-<size> or the path"),
         ("", "bpe-90000", "bpe-90000 is too large: the training part gives"),

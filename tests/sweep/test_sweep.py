@@ -238,18 +238,6 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
     assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
 
 
-def test_a_text_that_is_not_as_its_notebook_is_told(tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    monkeypatch.setattr("lib.config.paths.NOTEBOOKS", tmp_path / "notebooks")
-    sweep.print_reasons([], {})
-    assert capsys.readouterr().out == ""
-    with (tmp_path / "notebooks" / "02_train.py").open("a", encoding="utf-8") as text:
-        text.write("# one more line\n")
-    sweep.print_reasons([], {})
-    said = "02_train.py is not as 02_train.ipynb, which is executed: jupytext --sync\n"
-    assert capsys.readouterr().out == said
-
-
 @pytest.mark.parametrize("clean", [True, False, None])
 def test_code_that_a_plan_wants_committed_is_asked_for_before_it_runs(clean, monkeypatch, capsys):
     frozen = {"s": SimpleNamespace(committed_code=True)}

@@ -10,6 +10,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
+from lib.config.errors import ConfigError
 from lib.config.schema import CorpusConfig, EvaluationConfig, stock_measures
 from lib.data.text import load_corpus
 from lib.results import RAW, STOCK, measures_of
@@ -102,7 +103,6 @@ def asked(tmp_path_factory):
     (folder / "u.py").write_text(SHARE)
     for name, task in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"task: {name}\n{TOP}{task}", "utf-8")
-    (folder / ".share.yaml").write_text((folder / "last_word.yaml").read_text("utf-8"))
     (folder / "._several.yaml").write_bytes(b"\0\5")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness, "CHECKOUT", folder.parent)
@@ -122,6 +122,18 @@ def asked(tmp_path_factory):
                 task.set_fewshot_seed(1234)
             plain = evaluate(lm=PlainLM(model, corpus), task_dict=tasks, bootstrap_iters=0)
     return table, items, plain
+
+
+def test_a_hidden_task_file_is_refused_by_name(tmp_path, monkeypatch):
+    (tmp_path / "hidden").mkdir()
+    for name in ("own", ".own"):
+        (tmp_path / "hidden" / f"{name}.yaml").write_text(f"task: own\n{TOP}{TASKS['last_word']}")
+    monkeypatch.setattr(harness, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(harness, "TaskManager", partial(TaskManager, include_defaults=False))
+    config = EvaluationConfig(tasks=["own"], include_path="hidden")
+    said = r"^evaluation.include_path: \.own.yaml is hidden; rename or remove it$"
+    with pytest.raises(ConfigError, match=said):
+        harness.require_tasks(config)
 
 
 @pytest.mark.parametrize("name", [*TASKS])
