@@ -217,6 +217,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
         | run.measures
         | run.throughput
         | run.references
+        | {"final_weights": run.final_weights}
         for run in results
     ]
     return pd.DataFrame(rows)

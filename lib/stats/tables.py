@@ -137,22 +137,44 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
 def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
     """Write what a reader of contrasts and effects must know before one of them counts as found, a
     line each: how many intervals there are, whether an effect changes its sign, whether there are
-    only one or two seeds; and with the runs whether a rate was tuned for each optimizer, and what
-    is not compared."""
+    only one or two seeds; and with the runs which arms ended alike, whether a rate was tuned for
+    each optimizer, and what is not compared."""
     rows = [row for row in rows if not pd.isna(row["mean_delta"])]
     shown = [row for row in rows if not is_mean_of_both_signs(row)]
-    intervals, n_seeds = sum(not pd.isna(row["t_low"]) for row in shown), {row["n"] for row in rows}
-    said = {
-        f"{intervals} intervals; none is adjusted for their number.": intervals > 1,
-        "Changes sign: over the settings of the other factors the estimates lie on both sides of "
-        "zero, so their mean is not shown.": len(shown) < len(rows),
-        "Two seeds show no spread: an interval over two differences says next to nothing; add "
-        "seeds.": 2 in n_seeds,
-        "One seed shows no spread: its differences have no interval; add seeds.": 1 in n_seeds,
-    }
-    lines = [line for line, holds in said.items() if holds]
-    lines += [] if runs is None else [untuned(runs), not_compared(runs)]
-    return "\n".join(filter(None, lines))
+    intervals = sum(not pd.isna(row["t_low"]) for row in shown)
+    n_seeds = {row["n"] for row in rows}
+    lines = []
+    if intervals > 1:
+        lines.append(f"{intervals} intervals; none is adjusted for their number.")
+    if len(shown) < len(rows):
+        lines.append(
+            "Changes sign: over the settings of the other factors the estimates lie on both sides "
+            "of zero, so their mean is not shown."
+        )
+    if 2 in n_seeds:
+        lines.append(
+            "Two seeds show no spread: an interval over two differences says next to nothing; add "
+            "seeds."
+        )
+    if 1 in n_seeds:
+        lines.append("One seed shows no spread: its differences have no interval; add seeds.")
+    if runs is not None:
+        lines += [equal_at_the_end(runs), untuned(runs), not_compared(runs)]
+    return "\n".join(line for line in lines if line)
+
+
+def equal_at_the_end(runs: pd.DataFrame) -> str:
+    """Name the arms whose runs ended at the same weights in every seed: what sets them apart did
+    nothing in training. A line for each such set of arms; "" without any."""
+    arms_of: dict[tuple[str, ...], list[str]] = {}
+    for arm, part in runs.groupby("arm", sort=False):
+        weights = tuple(part.sort_values("seed")["final_weights"])
+        arms_of.setdefault(weights, []).append(str(arm))
+    return "\n".join(
+        f"{' and '.join(arms)} ended at equal weights: what sets them apart changed no training."
+        for arms in arms_of.values()
+        if len(arms) > 1
+    )
 
 
 def untuned(runs: pd.DataFrame) -> str:
