@@ -92,7 +92,7 @@ ALIKE = "none and scale ended at equal weights: what sets them apart changed no 
 def test_arms_that_end_at_equal_weights_in_every_seed_are_named(hashes, said):
     study = design(factors={"model.embedding_norm": [*hashes]}, seeds=[0, 1])
     runs = runs_of(study, lambda *_: 2.0)
-    runs["final_weights"] = [hashes[arm][seed] for arm, seed in zip(runs["arm"], runs["seed"])]
+    runs["final_weights"] = [hashes[run.arm][run.seed] for run in runs.itertuples()]
     runs = runs.sort_values("seed", ascending=False, kind="stable")
     assert tables.cautions([], runs) == said
     assert tables.cautions([], runs_of(study, lambda *_: 2.0)) == ""
