@@ -7,11 +7,9 @@ is kept while that is the same.
 
 import html
 import json
-import re
 import sys
 import time
 from contextlib import suppress
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,10 @@ import pandas as pd
 from itables import options, to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from nbconvert import HTMLExporter, TemplateExporter
-from nbconvert.filters import Highlight2HTML
+from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from rich.progress import track
+from vl_convert import javascript_bundle
 
 from lib.config.errors import UserError
 from lib.config.files import read_json, sha256, write_text
@@ -47,39 +45,28 @@ SECONDS = 10
 """From one look at a study that is watched to the next."""
 RECENT = 60.0
 """Seconds: a run that made a step within them is running."""
-FOCUS = {"tabindex": "0"}
-"""Of what scrolls sideways: keys may scroll it."""
-
-
-def _attribute(tag: str, name: str, value: str) -> str | None:
-    """Keep links that only a click follows, and images that stand in the page."""
-    kept = {"href": ("https://", "http://"), "src": ("data:image/",)}
-    return value if value.startswith(kept.get(name, "")) else None
-
-
-_sanitise = nh3.Cleaner(
-    attributes=nh3.ALLOWED_ATTRIBUTES | {"*": {"class", "title"}},
-    attribute_filter=_attribute,
+_exporter = HTMLExporter(template_name="basic", exclude_anchor_links=True)
+# nbconvert's own cleaning knows no table and no heading; and it leaves out some of what a notebook
+# may hold, such as the width of an image. So the whole page is cleaned instead, once, by nh3.
+_exporter.register_filter("clean_html", lambda fragment: fragment)
+_cleaner = nh3.Cleaner(
+    attributes=nh3.ALLOWED_ATTRIBUTES | {"*": {"class"}},
     url_schemes={"http", "https", "data"},
-    # For a reader without a mouse, or without eyes.
-    set_tag_attribute_values={"pre": FOCUS, "table": FOCUS, "img": {"alt": "output of this cell"}},
-).clean
-"""Remove from a fragment of HTML whatever could execute or load something."""
-_EMPTY_HEAD = re.compile(r"<th([^>]*)>(?:\s|&nbsp;)*</th>")  # as pandas leaves over an index
-_highlight = cache(Highlight2HTML(pygments_lexer="ipython3"))  # runs have the same cells
-_exporter = HTMLExporter(template_name="basic", sanitize_html=True, default_preprocessors=[])
-_exporter.exclude_anchor_links = True
-_exporter.register_filter("clean_html", _sanitise)
-_exporter.register_filter("highlight_code", lambda code, **_: _highlight(code))
+    url_relative="deny",  # what stood beside the notebook does not stand beside its page
+    # A page holds its own images, and fetches none.
+    attribute_filter=lambda _, name, value: (
+        None if name == "src" and not value.startswith("data:image/") else value
+    ),
+    # What scrolls sideways can be reached by keys.
+    set_tag_attribute_values={"pre": {"tabindex": "0"}, "table": {"tabindex": "0"}},
+)
 
 
 def notebook_html(path: Path) -> str:
     """Render an executed notebook as safe HTML; where that fails, a note that says why."""
     try:
-        notebook = nbformat.read(path, as_version=4)
-        # HTMLExporter's own method parses the page once more, which takes half of the time.
-        page = TemplateExporter.from_notebook_node(_exporter, notebook)[0]
-        return _sanitise(_EMPTY_HEAD.sub(r"<td\1></td>", page))
+        page, _ = _exporter.from_notebook_node(nbformat.read(path, as_version=4))
+        return _cleaner.clean(page)
     except Exception as error:
         return f"<p>This file cannot be shown as a notebook: {html.escape(repr(error)[:300])}</p>"
 
@@ -136,13 +123,20 @@ def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
 
 def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     """Write a run as a row of the table; its arm leads to its page, if there is one."""
-    arm = html.escape(run["arm"])
-    row = {"study": study, "arm": f'<a href="{quote(page)}">{arm}</a>' if page else arm}
-    row |= {"seed": str(run["seed"]), "status": html.escape(run["status"])}
+    row: dict[str, Any] = {
+        "study": study,
+        "arm": run["arm"],
+        "seed": str(run["seed"]),
+        "status": run["status"],
+    }
     for factor, level in run["levels"].items():
         row[factor.rpartition(".")[2]] = "none" if level is None else level
     for name in (*MAIN, *measures_in("headline")):
         row[MEASURES[name].title] = run["measures"].get(name)
+    # Its cells are HTML, because of the link.
+    row = {name: html.escape(v) if isinstance(v, str) else v for name, v in row.items()}
+    if page:
+        row["arm"] = f'<a href="{quote(page)}">{row["arm"]}</a>'
     return row
 
 
@@ -192,9 +186,10 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
     return shown
 
 
-def chart_html(studies: list[Json]) -> str:
-    """Draw the curves of one study at a time, chosen as the measure is; the legend picks variants.
-    A line is the mean over seeds, a band reaches from the lowest to the highest."""
+def chart_of(studies: list[Json]) -> Json:
+    """Draw the curves of one study at a time as a Vega-Lite chart: study and measure are chosen
+    above it, the legend picks variants. A line is the mean over seeds, a band reaches from the
+    lowest to the highest."""
     table = pd.concat([study["curves"].assign(study=study["name"]) for study in studies])
     measures = list(table.filter(like=" mean").columns.str.removesuffix(" mean"))
     keys: Json = {}
@@ -241,8 +236,8 @@ def chart_html(studies: list[Json]) -> str:
         chart = chart.properties(width=310)
         chart = chart.facet(alt.Facet("setting:N", title=None, sort=settings), columns=3)
         chart.autosize = alt.AutoSizeParams(type="pad", resize=True)  # as studies differ
-    page = str(chart.to_html(inline=True, embed_options={"actions": False}))
-    return page[page.index("<style>") : page.rindex("</body>")].replace("</head>\n<body>", "", 1)
+    spec: Json = chart.to_dict()
+    return spec
 
 
 def table_html(studies: list[Json]) -> str:
@@ -267,8 +262,8 @@ def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[J
     shown = track(names, title, disable=not sys.stdout.isatty(), transient=True)
     studies = [read_study(site, paper, name) for name in shown]
     drawn = [study for study in studies if len(study["curves"])]
-    chart = chart_html(drawn) if drawn else "<p>No run has left a curve yet.</p>"
-    _write(site, "curves.html", "curves.html.j2", chart=chart)
+    chart = chart_of(drawn) if drawn else None
+    _write(site, "curves.html", "curves.html.j2", chart=chart, vega=javascript_bundle(None))
     _write(site, "site.css", "site.css.j2", code=HtmlFormatter().get_style_defs(".highlight"))
     content: Json = {"title": title, "studies": studies, "refresh": refresh}
     _write(site, "index.html", "index.html.j2", table=table_html(studies), **content)

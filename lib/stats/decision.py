@@ -20,6 +20,10 @@ from lib.stats.runs import own_baselines
 
 Row = dict[Any, Any]
 
+KEEP = "keep the baseline"
+ADOPT = "adopt the arm"
+UNDECIDED = "undecided"
+
 
 def decide(
     runs: pd.DataFrame,
@@ -36,7 +40,8 @@ def decide(
         tested += family.measures
     if plan.instability is None or "unstable" not in tested:
         return []
-    shares, decisions = stability.set_index("arm")["share"], []  # NaN of an arm that is not judged
+    shares = stability.set_index("arm")["share"]  # NaN of an arm that is not judged
+    decisions = []
     for arm, baseline in own_baselines(runs).items():
         rows = {row["measure"]: row for row in _between(arm, baseline, contrasts)}
         tests = _between(arm, baseline, hypotheses)
@@ -52,12 +57,13 @@ def _between(arm: str, baseline: str, table: pd.DataFrame) -> list[Row]:
 
 
 def effect(row: Row, tests: list[Row], alpha: float) -> str:
-    """Say what the tests of a contrast show of its arm, by the adjusted p of its family or by the
-    answers to hypotheses about it: better, worse, or none; "" where nothing tests it."""
+    """Return what the tests of a contrast show of its arm, by the adjusted p of its family or by
+    the answers to hypotheses about it: better, worse, or none; "" where nothing tests it."""
     answers = [test for test in tests if test["measure"] == row["measure"]]
-    if row["p_holm"] < alpha or any(map(_shows_a_change, answers)):
+    if row["p_holm"] < alpha or any(_shows_a_change(test) for test in answers):
         return "better" if MEASURES[row["measure"]].gain(row["mean_delta"]) > 0 else "worse"
-    return "none" if answers or not np.isnan(row["p_holm"]) else ""
+    is_tested = answers or not np.isnan(row["p_holm"])
+    return "none" if is_tested else ""
 
 
 def _shows_a_change(test: Row) -> bool:
@@ -71,51 +77,55 @@ def by_criteria(
 ) -> tuple[str, str, str]:
     """Return rule, decision and reason for one arm: from its contrasts by measure, what `effect`
     says of each, and the shares of unstable runs without the arm (`before`) and with it."""
-    keep, adopt, undecided = "keep the baseline", "adopt the arm", "undecided"
-    tolerated = (plan.instability and plan.instability.tolerated_share) or 0.0
-    rated = [name for name in plan.primary_measures if name not in JUDGED]
-    primary = [name for name in rated if name in rows and MEASURES[name].better]
-    worse, better = (
-        "; ".join(MEASURES[name].label for name in primary if shown[name] == way)
-        for way in ("worse", "better")
-    )
+    tolerated = 0.0
+    if plan.instability and plan.instability.tolerated_share:
+        tolerated = plan.instability.tolerated_share
+    primary = [
+        name
+        for name in plan.primary_measures
+        if name in rows and name not in JUDGED and MEASURES[name].better
+    ]
+    worse = "; ".join(MEASURES[name].label for name in primary if shown[name] == "worse")
+    better = "; ".join(MEASURES[name].label for name in primary if shown[name] == "better")
+
     if np.isnan(before) or (before > tolerated and np.isnan(after)):
-        return "stability", undecided, "stability is not judged where the loss starts high"
+        return "stability", UNDECIDED, "stability is not judged where the loss starts high"
+
     if before <= tolerated:
         if worse:
-            return "regression", keep, f"the baseline is stable and the arm is worse in {worse}"
+            return "regression", KEEP, f"the baseline is stable and the arm is worse in {worse}"
         if after > tolerated:
-            return "stability", keep, "the baseline trains stably and the arm does not"
+            return "stability", KEEP, "the baseline trains stably and the arm does not"
         if not any(shown[name] for name in primary):
-            return "no test", undecided, "the plan tests no primary measure of this arm"
+            return "no test", UNDECIDED, "the plan tests no primary measure of this arm"
         if better:
             return "improvement", "replicate before adopting", f"the arm is better in {better}"
         for name in ("ece", "inference_tokens_per_second", "training_tokens_per_second"):
             if name in rows and rows[name]["t_p"] < plan.alpha:
                 gain = MEASURES[name].gain(rows[name]["mean_delta"])
-                return "tie", adopt if gain > 0 else keep, f"{MEASURES[name].label} breaks the tie"
-        return "tie", keep, "nothing speaks for the arm"
+                return "tie", ADOPT if gain > 0 else KEEP, f"{MEASURES[name].label} breaks the tie"
+        return "tie", KEEP, "nothing speaks for the arm"
+
     if after > tolerated:
-        return "stability", keep, "the baseline is unstable and the arm does not cure it"
+        return "stability", KEEP, "the baseline is unstable and the arm does not cure it"
     if shown.get("unstable") != "better":
-        return "stability", keep, "it is not significant that the arm cures the instability"
+        return "stability", KEEP, "it is not significant that the arm cures the instability"
     cost = _cost([rows[name] for name in primary], plan.smallest_effect_of_interest)
     if cost == "beyond":
-        return "cost", keep, "it removes instability, at more than the planned cost"
+        return "cost", KEEP, "it removes instability, at more than the planned cost"
     if cost == "within":
-        return "cost", adopt, "it removes instability, at less than the planned cost"
-    return "cost", undecided, "it removes instability, and whether that is worth it is unclear"
+        return "cost", ADOPT, "it removes instability, at less than the planned cost"
+    return "cost", UNDECIDED, "it removes instability, and whether that is worth it is unclear"
 
 
 def _cost(rows: list[Row], limits: Mapping[str, float]) -> str:
-    """Hold what an arm loses against the limit of each measure: a mean is beyond, or every interval
-    is within, or it is unclear."""
-    if not rows:
-        return "unclear"
-    ends = ("mean_delta", "t_low", "t_high")
-    gains = [[MEASURES[row["measure"]].gain(row[end]) for end in ends] for row in rows]
-    losses = -np.array(gains)
-    allowed = np.array([limits.get(row["measure"], np.nan) for row in rows])
-    if (losses[:, 0] > allowed).any():
-        return "beyond"
-    return "within" if (losses.max(axis=1) < allowed).all() else "unclear"
+    """Compare what an arm loses with the limit of each measure: "beyond" if a mean is, "within" if
+    every interval is, else "unclear"."""
+    is_within = bool(rows)
+    for row in rows:
+        gain = MEASURES[row["measure"]].gain
+        limit = limits.get(row["measure"], np.nan)
+        if -gain(row["mean_delta"]) > limit:
+            return "beyond"
+        is_within &= max(-gain(row["t_low"]), -gain(row["t_high"])) < limit
+    return "within" if is_within else "unclear"

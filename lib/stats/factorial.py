@@ -13,7 +13,7 @@ from lib.stats.paired import t_test, weighed_deltas
 from lib.stats.runs import budget_factors, is_comparable, of_arms
 
 Row = dict[Any, Any]
-ENDS = dict.fromkeys(("mean_delta", "t_low", "t_high"), float)
+ENDS = {"mean_delta": float, "t_low": float, "t_high": float}
 """A difference and its interval, which JSON may write as null."""
 
 
@@ -35,7 +35,7 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
             if is_comparable(runs, measure, weights):
                 test = t_test(weighed_deltas(runs, measure, weights), alpha)._asdict()
                 if measure in JUDGED:  # t says nothing of shares
-                    test |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
+                    test |= {"t_low": np.nan, "t_high": np.nan, "t_p": np.nan}
                 row = {"effect": effect, "kind": kind, "measure": measure, "budget": budget}
                 rows.append(row | test)
     return pd.DataFrame(rows)
@@ -54,7 +54,10 @@ def changes_sign(settings: Sequence[Row]) -> bool:
     by_estimate = (table["n"] < 3) | table["t_low"].isna()
     signs = np.sign(table["mean_delta"])
     is_clear = by_estimate | (table["t_low"] > 0) | (table["t_high"] < 0)
-    return any((signs[is_clear] == sign).any() and (signs == -sign).any() for sign in (1, -1))
+    clear = signs[is_clear]
+    rises_clearly = clear.max() == 1 and signs.min() == -1
+    falls_clearly = clear.min() == -1 and signs.max() == 1
+    return bool(rises_clearly or falls_clearly)
 
 
 def with_signs(effects: Iterable[Row]) -> list[Row]:
@@ -86,6 +89,3 @@ def is_mean_of_both_signs(row: Row) -> bool:
     """Return whether a row of `with_signs` is a mean over settings that no reader should take for a
     finding."""
     return bool(row.get("changes_sign")) and row.get("kind") != "simple"
-
-
-ZERO_SHOT, FEW_SHOT = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"

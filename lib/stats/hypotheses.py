@@ -60,7 +60,8 @@ def planned_contrasts(
     that asks whether the two differ, "" and NaN where none does. The second, whose columns
     `family_tests` names, has a row per test: a contrast may be in several families.
     """
-    pairs, keys = planned_pairs(runs, plan), ["arm", "baseline", "measure"]
+    pairs = planned_pairs(runs, plan)
+    keys = ["arm", "baseline", "measure"]
     measures = available_measures([*planned_measures(runs, plan), *measures_in("headline")], runs)
     contrasts = paired.contrast_table(runs, measures, rng, plan, pairs)
     tests = family_tests(contrasts, pairs, plan)
@@ -129,11 +130,23 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         exact = is_exact(h)
         tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
         p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *tests)
-        row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
-        row |= {"arm": arm, "baseline": baseline, "measure": measure, "family": h.family}
-        row |= {"test": "exact" if exact else "t", **test._asdict(), "sd_delta": sd}
-        row |= {"changes_sign": changes_sign(settings)}
-        rows.append(row | {"p": float(p), "refuted_p": float(refuted)})
+        rows.append(
+            {
+                "hypothesis": name,
+                "says": h.says.strip(),
+                "claim": claim(h),
+                "arm": arm,
+                "baseline": baseline,
+                "measure": measure,
+                "family": h.family,
+                "test": "exact" if exact else "t",
+                **test._asdict(),
+                "sd_delta": sd,
+                "changes_sign": changes_sign(settings),
+                "p": float(p),
+                "refuted_p": float(refuted),
+            }
+        )
     if not rows:
         return pd.DataFrame()
     table = pd.DataFrame(rows)
@@ -161,9 +174,14 @@ def _answer(row: Row, plan: Plan) -> Row:
         return {"answer": "supported", "sentence": h.if_supported, "seeds": np.nan}
     if row["refuted_p"] < plan.alpha:
         return {"answer": "refuted", "sentence": h.if_refuted, "seeds": np.nan}
-    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
-    measured = row["mean_delta"], row["sd_delta"]
-    seeds = seeds_to_decide(h, *measured, row["alpha"], plan.power, smallest)
+    seeds = seeds_to_decide(
+        h,
+        row["mean_delta"],
+        row["sd_delta"],
+        row["alpha"],
+        plan.power,
+        plan.smallest_effect_of_interest.get(row["measure"], 0.0),
+    )
     return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
 
 

@@ -11,7 +11,7 @@ and the order of the seeds never matters.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -53,23 +53,29 @@ def contrast_table(
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
-    pairs = [*own_baselines(runs).items()] if pairs is None else [*pairs]
-    alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
+    pairs = list(own_baselines(runs).items() if pairs is None else pairs)
+    alpha = plan.alpha if plan else ALPHA
+    power = plan.power if plan else POWER
     margins = plan.smallest_effect_of_interest if plan else {}
     rows = []
     for measure, (arm, baseline) in product(measures, pairs):
         if not is_comparable(runs, measure, (arm, baseline)):
             continue
         weights = {arm: 1.0, baseline: -1.0}
-        of = sides(runs, measure, weights)
-        margin = margins.get(measure)
+        both = sides(runs, measure, weights)
         contrast = paired_contrast(
-            of["baseline"], of["arm"], rng, alpha=alpha, power=power, margin=margin
+            both["baseline"],
+            both["arm"],
+            rng,
+            alpha=alpha,
+            power=power,
+            margin=margins.get(measure),
         )
         if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
-            contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
-        key = {"arm": arm, "baseline": baseline, "measure": measure}
-        rows.append(key | {"budget": budget_factors(runs, weights)} | contrast)
+            contrast |= {"t_low": np.nan, "t_high": np.nan, "t_p": np.nan}
+        budget = budget_factors(runs, weights)
+        key = {"arm": arm, "baseline": baseline, "measure": measure, "budget": budget}
+        rows.append(key | contrast)
     columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)
 
@@ -191,8 +197,14 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
         return np.nan, np.nan, np.nan
     if np.ptp(deltas) == 0:
         return float(deltas[0]), float(deltas[0]), np.nan
-    settings: dict[str, Any] = {"n_resamples": RESAMPLES, "method": "percentile", "rng": rng}
-    result = scipy.stats.bootstrap((deltas,), np.mean, confidence_level=1 - alpha, **settings)
+    result = scipy.stats.bootstrap(
+        (deltas,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        confidence_level=1 - alpha,
+        method="percentile",
+        rng=rng,
+    )
     low, high = result.confidence_interval
     means = result.bootstrap_distribution
     beyond = 1 + min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))

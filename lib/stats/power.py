@@ -64,7 +64,8 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
     """Test that a hypothesis is true, and that it is false: two p. `smallest` is the smallest
     effect of interest in its measure (0: none): a direction is false, too, where the effect is
     shown to be smaller. Whether they differ at all cannot be refuted without one."""
-    bound, limit = h.beyond, h.beyond or smallest
+    bound = h.beyond
+    limit = h.beyond or smallest
     if margin := h.equivalent_within:
         p = np.maximum(above(-margin), below(margin))
         refuted = 2 * np.minimum(above(margin), below(-margin))
@@ -94,7 +95,7 @@ def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]
 
 
 def is_exact(h: Hypothesis) -> bool:
-    """Tell whether a hypothesis is tested by sign flips; a share of runs always is."""
+    """Return whether a hypothesis is tested by sign flips; a share of runs always is."""
     return h.exact or (h.test or [""])[-1] in JUDGED
 
 
@@ -134,7 +135,7 @@ def seeds_to_decide(
 def expected_power(
     plan: Plan, spread: Mapping[str, float], n: int, effect: float | None = None
 ) -> pd.DataFrame:
-    """Say what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
+    """Return what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
     else none for an equivalence, and the smallest effect of interest beyond the bound for a
     direction), the sd of the differences (`spread`, by hypothesis, for those that it has), the
     power, and the seeds that the plan's power takes. Tests share alpha as in a
@@ -189,7 +190,7 @@ def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
 
 
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
-    """Say of each exact test of a plan that `n` seeds cannot reach its level, and how many can. The
+    """Yield each exact test of a plan whose level `n` seeds cannot reach, and how many can. The
     smallest p of n seeds is 2 / 2^n; in a family of m tests one must reach alpha / m."""
     sizes = Counter(h.family for h in plan.bound.values())
     tests = {name: sizes[h.family] for name, h in plan.bound.items() if is_exact(h)}

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 
 from lib.config.plan import ALPHA
-from lib.stats.factorial import FEW_SHOT, ZERO_SHOT
 from lib.stats.paired import TTest, holm, t_test
 from lib.stats.runs import own_baselines, seed_differences
+
+ZERO_SHOT = "macro_accuracy_zero_shot"
+FEW_SHOT = "macro_accuracy_few_shot"
 
 
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
@@ -16,7 +18,8 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     highest mean when one seed is left out, whether the sign of the mean ever changes, and the
     largest p then. Where the contrasts are a family of tests, p is adjusted by Holm's method over
     the family without that seed. Contrasts of fewer than three pairs are left out."""
-    rows, p = [], []
+    rows = []
+    p = []
     for row in contrasts.to_dict("records"):
         deltas = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
         if deltas.count() > 2:
@@ -30,12 +33,19 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moved(contrast: Any, deltas: pd.Series, without: dict[Any, TTest]) -> dict[str, Any]:
-    """Say how far the mean of a contrast moves with a part left out, and whether past zero."""
+    """Return how far the mean of a contrast moves with a part left out, and whether past zero."""
     mean = deltas.mean()
     means = [test.mean_delta for test in without.values()]
-    row = {key: contrast[key] for key in ("arm", "baseline", "measure")}
-    row |= {"n": len(deltas), "mean_delta": mean, "lowest": min(means), "highest": max(means)}
-    return row | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
+    return {
+        "arm": contrast["arm"],
+        "baseline": contrast["baseline"],
+        "measure": contrast["measure"],
+        "n": len(deltas),
+        "mean_delta": mean,
+        "lowest": min(means),
+        "highest": max(means),
+        "sign_changes": bool((np.sign(means) != np.sign(mean)).any()),
+    }
 
 
 def leave_one_task_out(
@@ -45,11 +55,13 @@ def leave_one_task_out(
     difference, lowest and highest mean when one task is left out, whether the sign of the mean ever
     changes; then `task`, without which the mean moves most, and the t interval and p of what is
     left. Only tasks that both were asked count. `items` are the joined answers of all runs."""
-    rows = []
-    for row in contrasts.to_dict("records") if len(items) else []:
+    rows: list[dict[str, Any]] = []
+    if items.empty:
+        return pd.DataFrame(rows)
+    macro = contrasts[contrasts["measure"].isin([ZERO_SHOT, FEW_SHOT])]
+    for row in macro.to_dict("records"):
         answers = items[(items["shots"] > 0) == (row["measure"] == FEW_SHOT)]
-        has_both = {row["arm"], row["baseline"]} <= set(answers["arm"])
-        if row["measure"] not in (ZERO_SHOT, FEW_SHOT) or not has_both:
+        if not {row["arm"], row["baseline"]} <= set(answers["arm"]):
             continue
         accuracy = answers.groupby(["arm", "seed", "task"])["correct"].mean().unstack("task")
         deltas = accuracy.loc[row["arm"]] - accuracy.loc[row["baseline"]]
@@ -58,9 +70,17 @@ def leave_one_task_out(
             without = {t: t_test(deltas.drop(columns=t).mean(axis=1), alpha) for t in deltas}
             moved = _moved(row, deltas.mean(axis=1), without)
             task = max(without, key=lambda t: abs(without[t].mean_delta - moved["mean_delta"]))
-            left = without[task]
-            moved |= {"tasks": deltas.shape[1], "task": task, "without": left.mean_delta}
-            rows.append(moved | {"t_low": left.t_low, "t_high": left.t_high, "t_p": left.t_p})
+            rows.append(
+                {
+                    **moved,
+                    "tasks": deltas.shape[1],
+                    "task": task,
+                    "without": without[task].mean_delta,
+                    "t_low": without[task].t_low,
+                    "t_high": without[task].t_high,
+                    "t_p": without[task].t_p,
+                }
+            )
     return pd.DataFrame(rows)
 
 

@@ -53,7 +53,8 @@ _TOKENS = ("training.iterations", *_BATCH)
 _VOCABULARY = ("corpus.source", "corpus.tokenizer")
 _CORPUS = (*_VOCABULARY, "corpus.fraction")
 _RATES = ("training.optimizer", "training.learning_rate", "training.muon_learning_rate_ratio")
-_CODE, _MEASURED_ON = "code", "settings of the machine that measured it"
+_CODE = "code"
+_MEASURED_ON = "settings of the machine that measured it"
 MOST_NAMED = 8
 """Runs that a message names; of more it gives the number."""
 BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
@@ -113,17 +114,24 @@ def _require_equal(
     value = value or (lambda run: getattr(run, field))
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
-        groups.setdefault(json.dumps([_parameter(run, name) for name in within]), []).append(run)
-    odd, found, usual = [], dict[str, None](), dict[str, None]()
+        key = json.dumps([_parameter(run, name) for name in within])
+        groups.setdefault(key, []).append(run)
+    odd = []
+    found = []
+    usual = []
     for members in groups.values():
         most = Counter(map(value, members)).most_common(1)[0][0]
         for run in members:
-            if (own := value(run)) != most:
+            own = value(run)
+            if own != most:
                 odd.append(run)
-                found[_without(own, most)] = usual[_without(most, own)] = None
+                found.append(_without(own, most))
+                usual.append(_without(most, own))
     if odd:
         has = "has" if len(odd) == 1 else "have"
-        reason = f"{has} {field} {' or '.join(found)} and the others have {' or '.join(usual)}"
+        own_values = " or ".join(dict.fromkeys(found))
+        usual_values = " or ".join(dict.fromkeys(usual))
+        reason = f"{has} {field} {own_values} and the others have {usual_values}"
         raise _offence(odd, reason, field)
 
 
@@ -143,12 +151,13 @@ def _parameter(run: RunResult, name: str) -> Any:
 
 
 def _offence(runs: list[RunResult], reason: str, field: str = "") -> ResultError:
-    """Name runs, what is wrong with them, and what to do about it."""
-    study, commit = runs[0].study, runs[0].origin.get("code")
+    """Return an error that names the runs, what is wrong with them, and what to do about it."""
+    study = runs[0].study
+    commit = runs[0].origin.get("code")
     named = [f"{run.arm} seed {run.seed}" for run in runs]
     folders = ", ".join(f"runs/{study}/{run.arm}/seed-{run.seed}" for run in runs)
     if len(runs) > MOST_NAMED:
-        named[MOST_NAMED:] = [f"{len(runs) - MOST_NAMED} more"]
+        named = [*named[:MOST_NAMED], f"{len(runs) - MOST_NAMED} more"]
         folders = f"their folders in runs/{study}/"
     remedy = f"To train it anew, delete {folders} and rerun ./run_all.sh"
     if field == _MEASURED_ON:
@@ -166,14 +175,14 @@ def _tokenizer(run: RunResult) -> Any:
 
 
 def code_of(run: RunResult) -> tuple[str, str]:
-    """Name the code that trained a run and the code that measured it, by their keys."""
-    trained, executed = run.provenance["trained"], run.provenance["executed"]
-    keys = trained["training_digest"][:12], executed["measuring_digest"][:12]
-    return f"trained by {keys[0]}", f"measured by {keys[1]}"
+    """Return the code that trained a run and the code that measured it, by their keys."""
+    trained = run.provenance["trained"]["training_digest"]
+    measured = run.provenance["executed"]["measuring_digest"]
+    return f"trained by {trained[:12]}", f"measured by {measured[:12]}"
 
 
 def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, ...]:
-    """Say how training was rounded: by which packages, device and chip, and `also` by which
+    """Return how training was rounded: by which packages, device and chip, and `also` by which
     settings; where one changed on the way, up to which step each was used."""
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
     ways = []
@@ -191,17 +200,17 @@ def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, .
 
 
 def measuring_settings(run: RunResult) -> tuple[str, ...]:
-    """Say how measuring was rounded: by which packages, device and chip."""
-    executed, evaluation = run.provenance["executed"], run.config["evaluation"]
+    """Return how measuring was rounded: by which packages, device and chip."""
+    executed = run.provenance["executed"]
     packages = dict(executed["packages"])
-    if run.suite_hash is None and not evaluation.get("tasks"):
+    if run.suite_hash is None and not run.config["evaluation"].get("tasks"):
         packages.pop("lm_eval", None)  # it was not asked
     ways = rounding(executed["machine"], packages)
     return tuple(f"{name} {value}" for name, value in ways.items())
 
 
 def rounding(machine: Mapping[str, Any], packages: Mapping[str, str | None]) -> dict[str, Any]:
-    """Name packages, device and chip: a GPU by its model, a CPU by its instructions."""
+    """Return packages, device and chip: a GPU by its model, a CPU by its instructions."""
     chip = "device_name" if machine["device"] == "cuda" else "vector_level"
     return {**packages, "device": machine["device"], chip: machine.get(chip)}
 
@@ -220,6 +229,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
         | run.measures
         | run.throughput
         | run.references
+        | {"final_weights": run.final_weights}
         for run in results
     ]
     return pd.DataFrame(rows)
@@ -240,8 +250,11 @@ def sides(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> pd.
     to (`baseline`), and those of positive (`arm`); NaN where a run has none."""
     values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
     weighed = pd.Series(weights)
-    parts = {"baseline": -weighed[weighed < 0], "arm": weighed[weighed > 0]}
-    return pd.DataFrame({side: values[list(of.index)] @ of for side, of in parts.items()})
+    below = -weighed[weighed < 0]
+    above = weighed[weighed > 0]
+    return pd.DataFrame(
+        {"baseline": values[below.index] @ below, "arm": values[above.index] @ above}
+    )
 
 
 def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
@@ -251,7 +264,7 @@ def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) 
 
 
 def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
-    """Name the factors that give the two sides of a difference (see `sides`) different budgets,
+    """Return the factors that give the two sides of a difference (see `sides`) different budgets,
     from the tidy table. Without one, `check` has made sure that their budgets are equal."""
     of = runs.drop_duplicates("arm").set_index("arm").loc[list(weights)]
 
@@ -264,7 +277,7 @@ def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
 
 
 def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
-    """Tell whether arms may be compared in a measure: per token, only those of one vocabulary."""
+    """Return whether arms may be compared in a measure: per token, only those of one vocabulary."""
     if measure not in PER_TOKEN:
         return True
     compared = runs[runs["arm"].isin([*arms])]
@@ -272,8 +285,8 @@ def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool
 
 
 def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
-    """Name what is shown first: the plan's primary measures; else the loss with its perplexity, or
-    bits per character where arms differ in their vocabulary."""
+    """Return what is shown first: the plan's primary measures; else the loss with its perplexity,
+    or bits per character where arms differ in their vocabulary."""
     if plan:
         return available_measures(plan.primary_measures, runs)
     per_token = runs["vocabulary"].nunique() == 1
@@ -281,7 +294,7 @@ def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
 
 
 def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
-    """Name what a plan asks for; without one, what is shown first."""
+    """Return the measures that a plan asks for; without one, what is shown first."""
     measures = main_measures(runs, plan)
     if plan:
         tested = [h.measure for h in plan.bound.values()]
@@ -291,8 +304,8 @@ def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
 
 
 def other_settings(study: Study, factor: str) -> dict[str, str]:
-    """Name for each arm the levels of all factors but the compared one and `factor`; "" when there
-    are none."""
+    """Return for each arm the levels of all factors but the compared one and `factor`; "" when
+    there are none."""
     others = [name for name in list(study.factors)[1:] if name != factor]
     levels = {arm.id: {name: arm.levels[name] for name in others} for arm in study.arms()}
     return {arm: study.arm_id(of) if of else "" for arm, of in levels.items()}
@@ -329,7 +342,7 @@ def read_parquet(
 
 def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.DataFrame:
     """Join tables of runs, which arm, seed, variant and setting name."""
-    tables = {tuple(names): table for *names, table in parts}
+    tables = {(arm, seed, variant, setting): t for arm, seed, variant, setting, t in parts}
     if not tables:
         return pd.DataFrame()
     names = ["arm", "seed", "variant", "setting"]

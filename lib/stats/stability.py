@@ -41,9 +41,9 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
 
 def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
-    """Tell of each step of a finite training loss (steps,) whether it is further above the running
-    minimum than a definition allows, in nats or in multiples of its noise before; of none without a
-    definition, or where the run is too short for noise."""
+    """Return for each step of a finite training loss (steps,) whether it is further above the
+    running minimum than a definition allows, in nats or in multiples of its noise before; for none
+    without a definition, or where the run is too short for noise."""
     values = np.asarray(loss, dtype=float)
     rises = values - np.minimum.accumulate(values)
     if rule.noise:
@@ -111,8 +111,9 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
 
 
 def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
-    """Give the tidy table what `judge_runs` says: `unstable` and `harmful` (0 or 1; NaN where it is
-    not judged), and `severity` and `plateau` (NaN of a diverged run, as all its other measures)."""
+    """Add to the tidy table what `judge_runs` says: `unstable` and `harmful` (0 or 1; NaN where it
+    is not judged), and `severity` and `plateau` (NaN of a diverged run, as all its other
+    measures)."""
     of_completed = stability[["severity", "plateau"]].where(runs["status"] == "completed")
     return runs.assign(**stability[["unstable", "harmful"]], **of_completed)
 
@@ -139,15 +140,29 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
         judged = int(part["judged"].sum())
         count = int(part["unstable"].sum())
         low, high = share_interval(count, judged, alpha)
-        row: Json = {"arm": arm, "variant": variant, "setting": setting}
-        row |= {"n": len(part), "judged": judged, "unstable": count}
-        row |= {"share": part["unstable"].mean(), "low": low, "high": high}
-        for name in ("transient", "collapsed", "untrained", "diverged", "harmful"):
-            if part[name].notna().all():
-                row[f"{name}_runs"] = int(part[name].sum())
-        for name in ("severity", "plateau"):
-            row |= {f"median_{name}": part[name].median(), name: part[name].max()}
-        rows.append(row)
+        counts = {
+            f"{name}_runs": int(part[name].sum())
+            for name in ("transient", "collapsed", "untrained", "diverged", "harmful")
+            if part[name].notna().all()
+        }
+        rows.append(
+            {
+                "arm": arm,
+                "variant": variant,
+                "setting": setting,
+                "n": len(part),
+                "judged": judged,
+                "unstable": count,
+                "share": part["unstable"].mean(),
+                "low": low,
+                "high": high,
+                **counts,
+                "median_severity": part["severity"].median(),
+                "severity": part["severity"].max(),
+                "median_plateau": part["plateau"].median(),
+                "plateau": part["plateau"].max(),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -164,15 +179,20 @@ def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     risen = pd.Series(transients(of_batches, rule), of_batches.index)
     norms = norm[np.isfinite(norm)]
     times = (norms / norms.rolling(50).median().shift()).reindex(steps.index)
-    rise = "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far"
-    explosion = "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual"
+    texts = {
+        "finite": "its loss or gradient is not finite",
+        "rise": "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far",
+        "norm": "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual",
+    }
+    found = {
+        "finite": ~finite,
+        "rise": finite & risen.reindex(steps.index, fill_value=False),
+        "norm": times > 10,
+    }
+    steps = steps.assign(above=above, times=times)
     messages = {}
-    for kind, where, text in (
-        ("finite", ~finite, "its loss or gradient is not finite"),
-        ("rise", finite & risen.reindex(steps.index, fill_value=False), rise),
-        ("norm", times > 10, explosion),
-    ):
+    for kind, where in found.items():
         if where.any():
-            first = steps.assign(above=above, times=times)[where].iloc[0]
-            messages[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
+            first = steps[where].iloc[0]
+            messages[kind] = f"{texts[kind].format(**first)} at step {first['step']:.0f}"
     return messages

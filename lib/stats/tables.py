@@ -29,15 +29,16 @@ CHANGES = "changes sign"
 def in_markdown(verdict: Json) -> str:
     """Write the answer to each hypothesis and what is decided of each arm, from what is kept of a
     verdict, each with its reason."""
-    said = []
-    for name, of in verdict["answers"].items():
-        said.append(f"**{name}: {of['answer']}.** {of['reason']}")
+    said = [
+        f"**{name}: {of['answer']}.** {of['reason']}" for name, of in verdict["answers"].items()
+    ]
     for of in verdict["decisions"]:
         said.append(f"**{of['arm']}: {of['decision']}**, since {of['reason']}.")
-    if verdict["tests"] and not said:
+    if said:
+        return "\n\n".join(said)
+    if verdict["tests"]:
         return "The tests of the plan's families stand in 03_analysis."
-    nothing = "Nothing is tested: an interval without zero is a hint, to be tested on other seeds."
-    return "\n\n".join(said or [nothing])
+    return "Nothing is tested: an interval without zero is a hint, to be tested on other seeds."
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
@@ -123,36 +124,62 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     that changes its sign over settings has these words in place of its mean. Empty for an empty
     table."""
     cells: dict[str, dict[str, str]] = {}
-    rows = contrasts.astype(ENDS if len(contrasts) else {}).to_dict("records")
-    for row in with_signs(rows) if "effect" in contrasts else rows:
+    if contrasts.empty:
+        return pd.DataFrame()
+    rows = contrasts.astype(ENDS).to_dict("records")
+    if "effect" in contrasts:
+        rows = with_signs(rows)
+    for row in rows:
         name = row["effect"] if "effect" in row else f"{row['arm']} - {row['baseline']}"
         if row["budget"]:
             name += f" ({row['budget']} differs)"
         measure = MEASURES[row["measure"]]
-        said = CHANGES if is_mean_of_both_signs(row) else measure.estimate(row)
-        cells.setdefault(measure.title, {})[name] = said
+        cell = CHANGES if is_mean_of_both_signs(row) else measure.estimate(row)
+        cells.setdefault(measure.title, {})[name] = cell
     return pd.DataFrame(cells)
 
 
 def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
     """Write what a reader of contrasts and effects must know before one of them counts as found, a
     line each: how many intervals there are, whether an effect changes its sign, whether there are
-    only one or two seeds; and with the runs whether a rate was tuned for each optimizer, and what
-    is not compared."""
+    only one or two seeds; and with the runs which arms ended alike, whether a rate was tuned for
+    each optimizer, and what is not compared."""
     rows = [row for row in rows if not pd.isna(row["mean_delta"])]
     shown = [row for row in rows if not is_mean_of_both_signs(row)]
-    intervals, n_seeds = sum(not pd.isna(row["t_low"]) for row in shown), {row["n"] for row in rows}
-    said = {
-        f"{intervals} intervals; none is adjusted for their number.": intervals > 1,
-        "Changes sign: over the settings of the other factors the estimates lie on both sides of "
-        "zero, so their mean is not shown.": len(shown) < len(rows),
-        "Two seeds show no spread: an interval over two differences says next to nothing; add "
-        "seeds.": 2 in n_seeds,
-        "One seed shows no spread: its differences have no interval; add seeds.": 1 in n_seeds,
-    }
-    lines = [line for line, holds in said.items() if holds]
-    lines += [] if runs is None else [untuned(runs), not_compared(runs)]
-    return "\n".join(filter(None, lines))
+    intervals = sum(not pd.isna(row["t_low"]) for row in shown)
+    n_seeds = {row["n"] for row in rows}
+    lines = []
+    if intervals > 1:
+        lines.append(f"{intervals} intervals; none is adjusted for their number.")
+    if len(shown) < len(rows):
+        lines.append(
+            "Changes sign: over the settings of the other factors the estimates lie on both sides "
+            "of zero, so their mean is not shown."
+        )
+    if 2 in n_seeds:
+        lines.append(
+            "Two seeds show no spread: an interval over two differences says next to nothing; add "
+            "seeds."
+        )
+    if 1 in n_seeds:
+        lines.append("One seed shows no spread: its differences have no interval; add seeds.")
+    if runs is not None:
+        lines += [equal_at_the_end(runs), untuned(runs), not_compared(runs)]
+    return "\n".join(line for line in lines if line)
+
+
+def equal_at_the_end(runs: pd.DataFrame) -> str:
+    """Name the arms whose runs ended at the same weights in every seed: what sets them apart did
+    nothing in training. A line for each such set of arms; "" without any."""
+    arms_of: dict[tuple[str, ...], list[str]] = {}
+    for arm, part in runs.groupby("arm", sort=False):
+        weights = tuple(part.sort_values("seed")["final_weights"])
+        arms_of.setdefault(weights, []).append(str(arm))
+    return "\n".join(
+        f"{' and '.join(arms)} ended at equal weights: what sets them apart changed no training."
+        for arms in arms_of.values()
+        if len(arms) > 1
+    )
 
 
 def untuned(runs: pd.DataFrame) -> str:
@@ -161,9 +188,12 @@ def untuned(runs: pd.DataFrame) -> str:
     optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
     ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None of an old run
     rate = rate.where(optimizer != "muon", rate * ratio)
-    rates = {name: {*of} for name, of in rate.groupby(optimizer, sort=False)}
-    at_one = [name for name, of in rates.items() if len(of) == 1]
-    names = [name for name in at_one if any(rates[name] <= rates[o] for o in rates if o != name)]
+    rates = {name: set(of) for name, of in rate.groupby(optimizer, sort=False)}
+    names = []
+    for name, own in rates.items():
+        shared = any(own <= others for other, others in rates.items() if other != name)
+        if len(own) == 1 and shared:
+            names.append(name)
     if not names:
         return ""
     which = "either optimizer" if len(names) == 2 else names[0]
@@ -176,14 +206,16 @@ def untuned(runs: pd.DataFrame) -> str:
 def repetitions(file: Path) -> str:
     """Warn, by what 01 found and wrote, of held-out passages that the training part has too, and of
     held-out text that is unlike it; "" where 01 was not executed."""
-    summaries = read_json(file)["corpora"].values() if file.is_file() else ()
-    said = {summary.get(name, "") for summary in summaries for name in ("repetition", "unlikeness")}
-    found = sorted(said - {""})
-    return "\n".join(f"warning: {one}" for one in found)
+    if not file.is_file():
+        return ""
+    said = set()
+    for summary in read_json(file)["corpora"].values():
+        said |= {summary.get("repetition"), summary.get("unlikeness")}
+    return "\n".join(f"warning: {found}" for found in sorted(filter(None, said)))
 
 
 def not_compared(runs: pd.DataFrame) -> str:
-    """Say why arms differ in no measure per token, where their vocabularies do."""
+    """Return why arms are compared in no measure per token, where their vocabularies differ."""
     if runs["vocabulary"].nunique() == 1:
         return ""
     return (
@@ -205,8 +237,16 @@ def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
         for reference, name in REFERENCES.items():
             nats = part[reference].mean() if reference in part else np.nan
             if not np.isnan(nats):
-                row = {"text": text, "reference": name, "nats": nats, "perplexity": np.exp(nats)}
-                rows.append(row | {"arms_above": int((losses > nats).sum()), "arms": len(losses)})
+                rows.append(
+                    {
+                        "text": text,
+                        "reference": name,
+                        "nats": nats,
+                        "perplexity": np.exp(nats),
+                        "arms_above": int((losses > nats).sum()),
+                        "arms": len(losses),
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -223,12 +263,18 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     """List what the runs were made with. More than one value in a row is worth a look."""
     machine = ("device", "device_name", "precision", "threads", "platform", "commit", "clean")
-    rows = []
-    for run in results:
-        row = {name: run.origin.get(name) for name in machine} | run.origin["packages"]
-        row |= {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
-        row |= {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
-        rows.append(row)
-    columns = pd.DataFrame(rows).items()
-    values = {name: ", ".join(map(str, of.unique())) for name, of in columns}
+    rows = [
+        {
+            **{name: run.origin.get(name) for name in machine},
+            **run.origin["packages"],
+            "corpus": run.corpus_sha256[:12],
+            "tokens per run": f"{run.tokens:,}",
+            "parameters": f"{run.parameters:,}",
+            "resumed after a stop": bool(run.resumed_at),
+        }
+        for run in results
+    ]
+    values = {
+        name: ", ".join(map(str, column.unique())) for name, column in pd.DataFrame(rows).items()
+    }
     return pd.Series(values, name="").to_frame()

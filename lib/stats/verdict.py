@@ -96,11 +96,16 @@ def analyse(
         "leave_one_task_out": leave_one_task_out(items, contrasts, alpha),
         "leave_one_out": leave_one_out(runs, first),
     }
-    tables = {"contrasts": contrasts, "effects": factor_effects(runs, measures, alpha)}
-    tables |= {"tests": tests, "hypothesis_tests": hypotheses}
+    tables = {
+        "contrasts": contrasts,
+        "effects": factor_effects(runs, measures, alpha),
+        "tests": tests,
+        "hypothesis_tests": hypotheses,
+        "stability": stability,
+    }
     answers = {
         row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row)}
         for row in hypotheses.to_dict("records")
     }
     beyond = {name: table for name, table in beyond.items() if not table.empty}
-    return Verdict(claim, runs, answers, decisions, tables | {"stability": stability}, beyond)
+    return Verdict(claim, runs, answers, decisions, tables, beyond)

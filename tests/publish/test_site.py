@@ -245,6 +245,22 @@ def test_an_older_record_in_one_zip_has_the_same_pages(built, paper, tmp_path):
         assert other.read_text("utf-8") == page.read_text("utf-8")
 
 
+def test_a_name_is_text_in_every_page(paper, tmp_path, monkeypatch):
+    """As of a branch: such names are levels of `code`."""
+    name = "</script><script>window.struck = 'name'</script>"
+    run = tmp_path / "mine/none/seed-7"
+    shutil.copytree(site.RUNS / "mine/none/seed-7", run)
+    result = json.loads((run / "result.json").read_bytes())
+    result |= {"arm": name, "variant": name, "setting": name, "levels": {"code": name}}
+    (run / "result.json").write_text(json.dumps(result), "utf-8")
+    monkeypatch.setattr(site, "RUNS", tmp_path)
+    build_site(None, ["mine"])
+    for page in ("index.html", "curves.html"):
+        text = (tmp_path / "_site" / page).read_text("utf-8")
+        assert "struck" in text
+        assert "<script>window.struck" not in text
+
+
 def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path):
     width = {"image/png": {"width": "1 onload=window.struck='width'"}}
     outputs = [

@@ -78,6 +78,26 @@ def test_differences_over_one_or_two_seeds_are_called_so(n, said):
     assert bool(found) == bool(said)  # a single interval needs no words
 
 
+ALIKE = "none and scale ended at equal weights: what sets them apart changed no training."
+
+
+@pytest.mark.parametrize(
+    ("hashes", "said"),
+    [
+        ({"none": "ab", "layernorm": "cd", "scale": "ab"}, ALIKE),
+        ({"none": "ab", "layernorm": "cd", "scale": "ad"}, ""),  # in one seed only
+        ({"none": "ab", "layernorm": "ba", "scale": "cd"}, ""),  # each in another seed
+    ],
+)
+def test_arms_that_end_at_equal_weights_in_every_seed_are_named(hashes, said):
+    study = design(factors={"model.embedding_norm": [*hashes]}, seeds=[0, 1])
+    runs = runs_of(study, lambda *_: 2.0)
+    runs["final_weights"] = [hashes[run.arm][run.seed] for run in runs.itertuples()]
+    runs = runs.sort_values("seed", ascending=False, kind="stable")
+    assert tables.cautions([], runs) == said
+    assert tables.cautions([], runs_of(study, lambda *_: 2.0)) == ""
+
+
 OPTIMIZERS, RATE = {"training.optimizer": ["adamw", "muon"]}, "training.learning_rate"
 
 
