@@ -233,11 +233,16 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
     results.pop("runs")  # which `raw.tar.xz` holds
     files.write_json(record.results_file, results, indent=None)
     files.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
-    sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
+    sums = sums_of(record)
     files.write_json(done, {"manifest": hashlib.sha256(sums.encode()).hexdigest()})
     files.write_text(record.folder / MANIFEST, sums)
     if record.verdict["standing"] == "CONFIRMATORY":
         tag_commits(study.name, [run.origin["commit"] for run in runs])
+
+
+def sums_of(record: Record) -> str:
+    """Write the manifest of a record's files as they are."""
+    return "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
 
 
 def tag_commits(study: str, commits: Iterable[str | None]) -> None:

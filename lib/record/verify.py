@@ -46,6 +46,8 @@ NAMING = (
     *("text", "reference"),
 )
 """What a row of a verdict's table is about."""
+NUMBERS = ("contrasts", "tests", "hypothesis_tests", "answers")
+"""Tables of a verdict that are published."""
 WORDS = ("reason", "sentence")
 """What verdicts say in words, which today's code may say in others."""
 
@@ -232,12 +234,20 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     raw = (record.joined(name) for name in ("trace", "items", "stock_items"))
     verdict = analyse(study, plan, claim, tidy(runs), *raw).as_json()
     summary = study_results(study, runs)["summary"]
-    for name in ("contrasts", "tests", "hypothesis_tests", "answers"):
-        number = min(len(stated.get(name, ())), len(verdict[name]))
-        report.recomputed[name.replace("_", " ")] += number
+    yield from differing(record, summary, verdict, report)
+
+
+def differing(record: Record, summary: Json, verdict: Json, report: Report) -> Iterator[str]:
+    """Yield what a record says otherwise than the summary and the verdict that were made again of
+    its runs. These may say more; of what they leave out all but NUMBERS is only counted."""
+    for name in NUMBERS:
+        if name in record.verdict and name not in verdict:
+            yield f"{record.verdict_file.name}: its {name} are missing by its runs"
+        report.recomputed[name.replace("_", " ")] += len(record.verdict.get(name, ()))
+    report.recomputed["summaries"] += sum(map(len, record.results["summary"].values()))
     for file, published, computed in (
         (record.results_file, record.results["summary"], summary),
-        (record.verdict_file, stated, verdict),
+        (record.verdict_file, record.verdict, verdict),
     ):
         for name, one, other in differences(published, nan_to_none(computed), report):
             yield f"{file.name}: {name} is {one}, and {other} by its runs"
