@@ -127,18 +127,19 @@ def trained_with(provenance: Json) -> Json:
     return {**trained, **trained["machine"], "precision": precision}
 
 
+def commit_of(part: Json) -> str:
+    """Name the commit of a part of a run's provenance, and whether files differed from it."""
+    code = f"commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
+    return code + (" and changes not committed" if part["clean"] is False else "")
+
+
 def history(provenance: Json) -> str:
     """Say in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights."""
-
-    def describe(part: Json) -> str:
-        code = f"by commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
-        return code + (" and changes not committed" if part["clean"] is False else "")
-
     trained, executed = provenance["trained"], provenance["executed"]
-    text = f"trained {trained['started']} {describe(trained)}"
+    text = f"trained {trained['started']} by {commit_of(trained)}"
     if executed["from_checkpoint"]:
-        text += f"; executed again from its weights {executed['finished']} {describe(executed)}"
+        text += f"; executed again from its weights {executed['finished']} by {commit_of(executed)}"
     return text
 
 

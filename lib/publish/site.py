@@ -35,7 +35,7 @@ from lib.config.study import SCRATCH, Arm, Study, load_study
 from lib.config.yaml import Json
 from lib.figures.style import in_order, table_looks
 from lib.figures.training import thinned
-from lib.record.archive import Record, Run, papers_named, recorded_studies
+from lib.record.archive import Record, Run, executed_at, papers_named, recorded_studies
 from lib.results import STEP_FILE, raw_file, read_raw_file, status_of
 
 PAGES = TEMPLATES / "site"
@@ -76,15 +76,15 @@ def _write(site: Path, page: str, template: str, **content: Any) -> None:
     write_text(site / page, _templates.get_template(template).render(content))
 
 
-def write_notebook(site: Path, page: str, path: Path) -> str:
-    """Write the page of a notebook, unless it is there already, and return its name; "" where there
-    is no notebook."""
+def write_notebook(site: Path, page: str, path: Path, said: str = "") -> str:
+    """Write the page of a notebook, with a line that is said of it, unless it is there already, and
+    return its name; "" where there is no notebook."""
     if not path.is_file():
         return ""
     mark, made = sha256(path), site / page
     if not made.is_file() or mark not in made.read_text("utf-8")[:1000]:
         body, status = notebook_html(path), status_of(path)
-        _write(site, page, "notebook.html.j2", mark=mark, status=status, body=body)
+        _write(site, page, "notebook.html.j2", mark=mark, status=status, said=said, body=body)
     return page
 
 
@@ -165,21 +165,22 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
     shown: Json = {"name": name, "rows": [], "notebooks": [], "curves": (), "trouble": ""}
     try:
         design, verdict = None, RUNS / name / "verdict.json"
-        place = folder = RUNS / name
-        root = folder
+        root = folder = RUNS / name
         if paper:
             record = Record(name, paper)
-            place, folder, root = record.place, record.folder, record.raw
+            folder, root = record.folder, record.raw
             verdict, design = record.verdict_file, record.parameters
         with suppress(UserError):  # its parameters may be gone, or be others now
             design = design or load_study(name)
         shown["verdict"] = read_json(verdict) if verdict.is_file() else {}
         runs = runs_of(design, folder, root)
         shown["curves"] = curves_of(runs, root)
-        for path in sorted({*listed(place, "*.ipynb"), *listed(folder, "*.ipynb")}):
+        for path in listed(folder, "*.ipynb"):
             shown["notebooks"].append(write_notebook(site, f"{name}/{path.stem}.html", path))
         for run, result in runs.items():
-            page = write_notebook(site, f"{name}/{run}.html", folder / run / "02_train.ipynb")
+            said = executed_at([result["provenance"]]) if "provenance" in result else ""
+            path = folder / run / "02_train.ipynb"
+            page = write_notebook(site, f"{name}/{run}.html", path, said)
             shown["rows"].append(row_of(name, result, page))
     except Exception as error:  # a file can be broken in any way, and the other studies are fine
         shown["trouble"] = repr(error)[:300]

@@ -1,10 +1,9 @@
 """What is kept of a finished study, and how it gets there.
 
 A record is a folder, `papers/<paper>/record/<study>/`, laid out like `runs/<study>/`: parameters,
-plan and every executed notebook, with each run's result and raw tables in `raw.zip`. Its
-`MANIFEST.sha256`, which `sha256sum -c` reads from there, lists also figures and results, which lie
-beside it. An older record is one file, `record/<study>.zip`; of one, the notebooks of the whole
-study lie in the folder of that name.
+plan and every executed notebook, with the result and the raw tables of all runs in `raw.tar.xz`.
+Its `MANIFEST.sha256`, which `sha256sum -c` reads from there, also lists figures and results, which
+lie beside it.
 """
 
 import hashlib
@@ -12,12 +11,11 @@ import json
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
-import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, cached_property
-from io import BytesIO
 from itertools import product
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -33,21 +31,19 @@ from lib.config.paths import PAPER, PAPERS, PARAMS, listed, result_file
 from lib.config.provenance import git
 from lib.config.schema import digest
 from lib.config.study import Study, load_study
-from lib.config.yaml import read_yaml
-from lib.results import status_of
+from lib.config.yaml import Json, read_yaml
+from lib.results import commit_of, status_of
 from lib.stats.runs import collect, read_parquet
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
-MANIFEST, RAW_ZIP, INNER = "MANIFEST.sha256", "raw.zip", "record.zip"
+MANIFEST, RAW, README = "MANIFEST.sha256", "raw.tar.xz", "README.md"
 SHARED = {
     "01_data": ("01_data.json", "suite/**/*"),
     "03_analysis": ("03_analysis.json", "verdict.json"),
     "04_figures": ("04_figures.json", "figures/*"),
 }
 """Notebooks that are executed once per study, and the files that each writes, as patterns."""
-MAX_BYTES = 20 * 10**9
-"""What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 
 
 class Record:
@@ -56,29 +52,17 @@ class Record:
     def __init__(self, study: str, paper: Path | None = None) -> None:
         self.study = study
         self.paper = paper or paper_of(study)
-        self.place = self.paper / "record" / study
-        self.zip = self.place.with_name(f"{study}.zip")
+        self.folder = self.paper / "record" / study
         self.results_file = self.paper / "results" / f"{study}.json"
         self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
         self.figures = self.paper / "figures" / study
 
     @property
-    def is_zip(self) -> bool:
-        """Whether it is an older one, in one file."""
-        return self.zip.is_file() and not (self.place / MANIFEST).is_file()
-
-    @property
-    def folder(self) -> Path:
-        """Where its files are read."""
-        return _unpacked(self.zip) if self.is_zip else self.place
-
-    @property
     def files(self) -> dict[str, Path]:
         """Every file that a manifest lists, by the name that it has there."""
-        beside = [*listed(self.figures, "**/*"), self.results_file, self.verdict_file]
-        files = {Path(os.path.relpath(path, self.place)).as_posix(): path for path in beside}
-        for root in (self.place, self.folder):
-            files |= {path.relative_to(root).as_posix(): path for path in listed(root, "**/*")}
+        paths = [*listed(self.folder, "**/*"), *listed(self.figures, "**/*")]
+        paths += [self.results_file, self.verdict_file]
+        files = {Path(os.path.relpath(path, self.folder)).as_posix(): path for path in paths}
         files.pop(MANIFEST, None)
         return {name: path for name, path in sorted(files.items()) if path.is_file()}
 
@@ -95,7 +79,7 @@ class Record:
     @property
     def raw(self) -> Path:
         """Where results and raw tables are read."""
-        return _unpacked(self.folder / RAW_ZIP)
+        return _unpacked(self.folder / RAW)
 
     def raw_folder(self, arm: str, seed: int) -> Path:
         """Return where result and raw tables of a run are read."""
@@ -113,7 +97,7 @@ class Record:
         for arm, seed in product(self.parameters.arms(), self.parameters.seeds):
             path = self.raw_folder(arm.id, seed) / "result.json"
             if not path.is_file():
-                raise UserError(f"{arm.id} seed {seed}: its result.json is not in {RAW_ZIP}")
+                raise UserError(f"{arm.id} seed {seed}: its result.json is not in {RAW}")
             runs.append(json.loads(path.read_bytes()))
         return runs
 
@@ -125,8 +109,7 @@ class Record:
     @cached_property
     def verdict(self) -> dict[str, Any]:
         """Contrasts, tests, answers and decisions, each table as rows."""
-        content: dict[str, Any] = read_json(self.verdict_file)
-        return {name: as_rows(value) for name, value in content.items()}
+        return dict(read_json(self.verdict_file))
 
     @cached_property
     def parameters(self) -> Study:
@@ -137,42 +120,17 @@ class Record:
 
 @cache
 def _unpacked(file: Path) -> Path:
-    """Unpack a zip of a record, which nothing changes, for as long as this process lives, which may
-    be one of a pool: those know no `atexit`."""
+    """Unpack the raw tables of a record, which nothing changes, for as long as this process lives,
+    which may be one of a pool: those know no `atexit`."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
     remove = Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
     try:
-        unpack(file, folder)
-        inner = folder / INNER
-        if inner.is_file():  # a zip in a zip, compressed as a whole
-            unpack(inner, folder)
-            inner.unlink()
+        with tarfile.open(file, "r:xz") as packed:
+            packed.extractall(folder, filter="data")  # which refuses what leads out of it
     except BaseException:
         remove()  # at once: the next record may have room where this one had none
         raise
     return folder
-
-
-def unpack(file: Path, folder: Path) -> None:
-    """Unpack a zip into a folder. UserError, naming it, for one that is damaged or too large, or
-    holds a name that leads out of the folder."""
-    try:
-        with zipfile.ZipFile(file) as content:
-            if sum(member.file_size for member in content.infolist()) > MAX_BYTES:
-                raise ValueError(f"it holds more than {MAX_BYTES:,} bytes")
-            for name in content.namelist():
-                if not (folder / name).resolve().is_relative_to(folder.resolve()):
-                    raise ValueError(f"{name!r} leads out of it")
-            content.extractall(folder)
-    except Exception as error:  # zipfile lets through what its decompressors raise
-        raise UserError(f"{file.name} cannot be unpacked: {error}") from None
-
-
-def as_rows(value: Any) -> Any:
-    """Read a table that older verdicts hold with each key once, as `pd.DataFrame(**table)` does."""
-    if not isinstance(value, dict) or value.keys() != {"columns", "data"}:
-        return value
-    return [dict(zip(value["columns"], row, strict=True)) for row in value["data"]]
 
 
 def files_of(notebook: str, study: str) -> dict[str, str]:
@@ -251,11 +209,13 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
         print(f"{study.name}: its record came from elsewhere and stays as it is")
         return
 
-    with atomic_write(record.place) as partial:
+    with atomic_write(record.folder) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
             content = files.slim(read_json(path))
             files.write_json(partial / path.relative_to(source), content, indent=None)
-        pack(raw, source, partial / RAW_ZIP)
+        pack(raw, source, partial / RAW)
+        said = executed_at(run.provenance for run in runs)
+        (partial / README).write_text(f"Each 02_train.ipynb is kept as it was. {said}\n", "utf-8")
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
         if study.plan:
@@ -264,21 +224,25 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
         if not (done.is_file() and is_replaceable(study.name)):
             files.write_json(done, {"manifest": None})
         # From here on there is no record, until all is in its place and has a manifest again.
-        record.zip.unlink(missing_ok=True)
-        (record.place / MANIFEST).unlink(missing_ok=True)
-        for folder in (record.place, record.figures):
+        (record.folder / MANIFEST).unlink(missing_ok=True)
+        for folder in (record.folder, record.figures):
             shutil.rmtree(folder, ignore_errors=True)
     hidden = shutil.ignore_patterns(".*")
     shutil.copytree(source / "figures", record.figures, ignore=hidden)
     results = read_json(result_file("03_analysis", study.name))
-    results.pop("runs")  # which `raw.zip` holds
+    results.pop("runs")  # which `raw.tar.xz` holds
     files.write_json(record.results_file, results, indent=None)
     files.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
-    sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
+    sums = sums_of(record)
     files.write_json(done, {"manifest": hashlib.sha256(sums.encode()).hexdigest()})
-    files.write_text(record.place / MANIFEST, sums)
+    files.write_text(record.folder / MANIFEST, sums)
     if record.verdict["standing"] == "CONFIRMATORY":
         tag_commits(study.name, [run.origin["commit"] for run in runs])
+
+
+def sums_of(record: Record) -> str:
+    """Write the manifest of a record's files as they are."""
+    return "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
 
 
 def tag_commits(study: str, commits: Iterable[str | None]) -> None:
@@ -296,7 +260,7 @@ def is_replaceable(study: str) -> bool:
     """Tell whether a sweep may replace a study's record: there is none, or it was archived from
     `runs/` here, or is being so: until that is done it has no manifest."""
     record, done = Record(study), result_file("archive", study)
-    if not (record.zip.is_file() or any(record.place.glob("*"))):
+    if not any(record.folder.glob("*")):
         return True
     if not done.is_file():
         return False
@@ -305,14 +269,20 @@ def is_replaceable(study: str) -> bool:
 
 
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:
-    """Write files of the folder `source` to a zip in a zip, without times: it is compressed as a
-    whole, for runs have much in common. The same files give the same bytes."""
-    inner = BytesIO()
-    with zipfile.ZipFile(inner, "w") as packed:
+    """Write files of the folder `source` to a tar that is compressed as a whole, as runs have much
+    in common. The same files give the same bytes."""
+    with tarfile.open(target, "w:xz") as packed:
         for path in sorted(files):
-            packed.writestr(zipfile.ZipInfo(path.relative_to(source).as_posix()), path.read_bytes())
-    with zipfile.ZipFile(target, "w") as packed:
-        packed.writestr(zipfile.ZipInfo(INNER), inner.getvalue(), zipfile.ZIP_LZMA)
+            member = tarfile.TarInfo(path.relative_to(source).as_posix())  # no owner, no time
+            member.size = path.stat().st_size
+            with path.open("rb") as file:
+                packed.addfile(member, file)
+
+
+def executed_at(provenances: Iterable[Json]) -> str:
+    """Say at which commit the notebooks of some runs were executed."""
+    commits = sorted({commit_of(provenance["executed"]) for provenance in provenances})
+    return f"Executed at {', '.join(commits)}; imports are of that commit."
 
 
 def paper_of(study: str) -> Path:
@@ -320,7 +290,7 @@ def paper_of(study: str) -> Path:
     cannot be read, the one that holds its record."""
     with suppress(OSError, ConfigError):
         return PAPERS / (read_yaml(PARAMS / f"{study}.yaml").get("paper") or PAPER.name)
-    holding = [*listed(PAPERS, f"*/record/{study}"), *listed(PAPERS, f"*/record/{study}.zip")]
+    holding = listed(PAPERS, f"*/record/{study}")
     return holding[0].parents[1] if holding else PAPER
 
 

@@ -24,8 +24,6 @@ STATUS = {EQUAL: 0, WITHIN: 0, UNJUDGED: 4, DIFFERS: 1}
 """Outcome → exit status."""
 SMALLEST = 0.03
 """Nats: the smallest effect of interest of most plans. A tenth of it is tolerated."""
-ROUNDING = {"turn": 0.015}
-"""Study → nats that its losses move on average between two types of CPU, as measured."""
 MACHINE = ("device_name", "vector_level", "precision", "threads", "processes", "micro_batch_size")
 """What of a machine decides how its sums are rounded, beside the versions of packages."""
 
@@ -87,7 +85,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     if is_within and run["status"] == "completed":
         plan = load_plan(study)
         smallest = plan.smallest_effect_of_interest.get("loss", SMALLEST) if plan else SMALLEST
-        tolerance = max(smallest / 10, ROUNDING.get(run["study"], 0.0))
+        tolerance = smallest / 10
         moved = abs(again["measures"]["loss"] - run["measures"]["loss"])
         lines.append(f"its loss moved by {moved:.2g} nats; the tolerance is {tolerance:.2g}")
         is_within = moved <= tolerance

@@ -3,9 +3,9 @@
 Each study is gone through from the ground up: the sums of its files; the parameters, plan and seeds
 that its runs name; how each run begins, by the hashes of its initial weights and batches; the
 measures from the raw tables, which its notebook and its result both say; contrasts, tests and
-answers from the measures. What rests on something faulty is not looked at. A record is older than
-some of today's code: what that no longer computes is listed as published, not recomputed. What this
-machine refuses (space, memory, a right) is no fault of a record: it could not be verified here.
+answers from the measures. What rests on something faulty is not looked at. What raw tables do not
+tell, and what today's code no longer computes, is listed once, as not checked. What this machine
+refuses (space, memory, a right) is no fault of a record: it could not be verified here.
 """
 
 import errno
@@ -26,7 +26,6 @@ from lib.config.environment import cores
 from lib.config.errors import UserError
 from lib.config.files import machine_fault, nan_to_none, read_json, sha256
 from lib.config.paths import PARAMS, PLANS
-from lib.config.plan import published_plans
 from lib.config.schema import RunConfig, recorded_config
 from lib.config.study import load_study
 from lib.config.yaml import Json, read_yaml
@@ -47,6 +46,8 @@ NAMING = (
     *("text", "reference"),
 )
 """What a row of a verdict's table is about."""
+NUMBERS = ("contrasts", "tests", "hypothesis_tests", "answers")
+"""Tables of a verdict that are published."""
 WORDS = ("reason", "sentence")
 """What verdicts say in words, which today's code may say in others."""
 
@@ -59,7 +60,7 @@ class Report:
     faults: list[str] = field(default_factory=list)
     recomputed: Counter[str] = field(default_factory=Counter)
     """How many values of a kind are as they were published."""
-    published: Counter[str] = field(default_factory=Counter)
+    unchecked: Counter[str] = field(default_factory=Counter)
     """How many values of a name were not recomputed."""
     unverified: str = ""
     """Why git cannot tell whether its plan came before its runs."""
@@ -77,6 +78,7 @@ def verify(studies: list[str], begin: Begin) -> int:
     `begin` must be a function of a module, as other processes call it."""
     statuses = []
     unverified = dict[str, list[str]]()
+    unchecked = Counter[str]()
     for report in _reports(studies, begin):
         for fault in report.faults:
             print(f"error: {report.study}: {fault}", flush=True)
@@ -85,14 +87,14 @@ def verify(studies: list[str], begin: Begin) -> int:
             print(f"{report.study}: could not be verified here: {report.refused}", flush=True)
         else:
             print(f"{report.study}: {'FAULTY' if report.faults else 'as published'}: {done}")
-        listed = [f"{name} ({n})" for name, n in sorted(report.published.items()) if n]
-        if listed:
-            print(f"  published, not recomputed: {', '.join(listed)}", flush=True)
+        unchecked += report.unchecked
         statuses.append(report.status)
         if report.unverified:
             unverified.setdefault(report.unverified, []).append(report.study)
     for reason, names in unverified.items():
         print(f"UNVERIFIED: whether plans came before runs ({', '.join(names)}); {reason}")
+    if unchecked:
+        print(f"not checked: {', '.join(f'{n:,} {name}' for name, n in sorted(unchecked.items()))}")
     return min(filter(None, statuses), default=0)
 
 
@@ -141,16 +143,15 @@ def verify_record(record: Record, begin: Begin) -> Report:
 
 
 def wrong_files(record: Record, report: Report) -> Iterator[str]:
-    """Yield files that are not as the manifest says. Of older records few figures are kept."""
+    """Yield files that are not as the manifest says."""
     files = record.files
     for name, stated in record.manifest.items():
         if name not in files:
             with suppress(FileNotFoundError, NotADirectoryError):
                 # This raises where a folder cannot be entered; one that cannot be read looks empty.
-                if S_ISREG((record.place / name).stat().st_mode):
+                if S_ISREG((record.folder / name).stat().st_mode):
                     raise PermissionError(errno.EACCES, "it is not listed", name)
-            if not (record.is_zip and name.startswith("../../figures/")):
-                yield f"{name} is missing"
+            yield f"{name} is missing"
         elif (found := sha256(files[name])) != stated:
             yield f"{name} has the SHA-256 {found[:12]}, {MANIFEST} says {stated[:12]}"
     yield from (f"{name} is not in {MANIFEST}" for name in files.keys() - record.manifest.keys())
@@ -181,7 +182,7 @@ def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[s
     for run in record.runs:
         hashes = begin(recorded_config(run["config"]), run["seed"], run["steps"])
         if hashes is None:
-            report.published["beginnings, whose text is not in reach"] += 1
+            report.unchecked["beginnings, whose text is not in reach"] += 1
             continue
         for name, value in zip(("initial_weights", "batches"), hashes, strict=True):
             if run[name] != value:
@@ -223,28 +224,30 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     """Yield what results and verdict say otherwise than today's analysis of the runs."""
     study = record.parameters
     runs = [RunResult.model_validate(run) for run in record.runs]
-    plan, stated = load_plan(study), dict(record.verdict)
+    plan, stated = load_plan(study), record.verdict
     claim = claim_status(study, plan, record.runs)
     report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
     if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
         because = list(stated["exploratory_because"])
         claim = replace(claim, name=stated["standing"], reasons=because)
-        report.published["standing"] += 1
+        report.unchecked["standing"] += 1
     raw = (record.joined(name) for name in ("trace", "items", "stock_items"))
     verdict = analyse(study, plan, claim, tidy(runs), *raw).as_json()
     summary = study_results(study, runs)["summary"]
-    if study.plan in published_plans():  # decided by rules and at looks of their time
-        former = ["decisions"]
-        if any("look" in row for row in stated.get("hypothesis_tests", ())):
-            former.append("hypothesis_tests")
-        for name in former:
-            report.published[name] += len(stated.pop(name))
-    for name in ("contrasts", "tests", "hypothesis_tests", "answers"):
-        number = min(len(stated.get(name, ())), len(verdict[name]))
-        report.recomputed[name.replace("_", " ")] += number
+    yield from differing(record, summary, verdict, report)
+
+
+def differing(record: Record, summary: Json, verdict: Json, report: Report) -> Iterator[str]:
+    """Yield what a record says otherwise than the summary and the verdict that were made again of
+    its runs. These may say more; of what they leave out all but NUMBERS is only counted."""
+    for name in NUMBERS:
+        if name in record.verdict and name not in verdict:
+            yield f"{record.verdict_file.name}: its {name} are missing by its runs"
+        report.recomputed[name.replace("_", " ")] += len(record.verdict.get(name, ()))
+    report.recomputed["summaries"] += sum(map(len, record.results["summary"].values()))
     for file, published, computed in (
         (record.results_file, record.results["summary"], summary),
-        (record.verdict_file, stated, verdict),
+        (record.verdict_file, record.verdict, verdict),
     ):
         for name, one, other in differences(published, nan_to_none(computed), report):
             yield f"{file.name}: {name} is {one}, and {other} by its runs"
@@ -260,12 +263,12 @@ def differences(
         for key in stated if report else stated | computed:
             inner = f"{name}.{key}".removeprefix(".")
             if report and (key not in computed or key in WORDS):
-                report.published[inner] += 1
+                report.unchecked[key] += 1
             else:
                 yield from differences(stated.get(key), computed.get(key), report, inner)
     elif report and (found := _by_name(computed)) and (rows := _by_name(stated)):
         for row, values in rows.items():
-            yield from differences(values, found.get(row), report, name)
+            yield from differences(values, found.get(row), report, f"{name}[{row}]")
     elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
         for one, other in zip(stated, computed, strict=True):
             yield from differences(one, other, report, name)

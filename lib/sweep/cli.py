@@ -6,6 +6,9 @@
 ./run_all.sh verify [NAME …] [--retrain N | STUDY/ARM/SEED …]
     Compute every published number again from the record; train runs of it again. The status is
     1 for a fault, 4 if a trained run cannot be judged, 5 if this machine could not verify all.
+./run_all.sh renew [NAME …]
+    Execute 01, 03 and 04 of recorded studies again, from the raw tables; a record is replaced
+    only if every published number comes out equal. Nothing is trained.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
 ./run_all.sh freeze --new PLAN --study NAME
@@ -93,6 +96,8 @@ def commands() -> tuple[_Parser, Any]:
     parser = add("verify", help="compute every published number again from the record")
     parser.add_argument("studies", nargs="*", metavar="NAME")
     parser.add_argument("--retrain", nargs="+", default=[], metavar="N | STUDY/ARM/SEED")
+    parser = add("renew", help="execute 01, 03 and 04 of recorded studies again")
+    parser.add_argument("studies", nargs="*", metavar="NAME")
     add("import", help="take a study that ran elsewhere").add_argument("file", type=_path)
     parser = add("freeze", help="fix the studies of a plan, and draw their seeds")
     parser.add_argument("plan", help="name or path of a plan of params/plans/")
@@ -124,6 +129,11 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             os.execv(sys.executable, [*command, "-m", marks, *rest])
         case "verify":
             return verify(options.studies, options.retrain)
+        case "renew":
+            from lib.record.archive import recorded_studies, require_recorded
+            from lib.sweep.renew import renew
+
+            return renew(require_recorded(options.studies) or recorded_studies())
         case "import":
             from lib.sweep.kaggle import import_study
 

@@ -27,11 +27,13 @@ from lib.record.archive import (
     archive,
     is_replaceable,
     recorded_studies,
-    unpack,
 )
 from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
 from lib.sweep.estimate import begin_again
+
+MAX_BYTES = 20 * 10**9
+"""What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 
 
 def resume_from_inputs(study: str) -> str:
@@ -112,6 +114,21 @@ def pack(study: str, status: int) -> None:
     print(on if status else home)
 
 
+def unpack(file: Path, folder: Path) -> None:
+    """Unpack a zip into a folder. UserError, naming it, for one that is damaged or too large, or
+    holds a name that leads out of the folder."""
+    try:
+        with zipfile.ZipFile(file) as content:
+            if sum(member.file_size for member in content.infolist()) > MAX_BYTES:
+                raise ValueError(f"it holds more than {MAX_BYTES:,} bytes")
+            for name in content.namelist():
+                if not (folder / name).resolve().is_relative_to(folder.resolve()):
+                    raise ValueError(f"{name!r} leads out of it")
+            content.extractall(folder)
+    except Exception as error:  # zipfile lets through what its decompressors raise
+        raise UserError(f"{file.name} cannot be unpacked: {error}") from None
+
+
 def import_study(file: Path) -> None:
     """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
     zip, for runs that are not as they were written, and where another study of that name is here;
@@ -137,7 +154,7 @@ def _import(source: Path, params: Path) -> None:
             raise UserError(fault)
     study = Study.model_validate(read_yaml(params / f"{name}.yaml"))
     record = Record(name, paths.PAPERS / study.paper)
-    evidence = [record.place, record.figures, record.results_file, record.verdict_file]
+    evidence = [record.folder, record.figures, record.results_file, record.verdict_file]
     text = (params / f"{name}.yaml").read_text("utf-8")
     copies = {PARAMS / f"{name}.yaml": f"{COPY}{text}".encode()}
     if study.plan:
@@ -160,9 +177,9 @@ def _import(source: Path, params: Path) -> None:
 
     if begun.is_file():
         undo()
-    is_here = (record.place / MANIFEST).is_file() and is_replaceable(name)
+    is_here = (record.folder / MANIFEST).is_file() and is_replaceable(name)
     if is_here and _files(runs) == _files(source):
-        print(f"{name}: imported before, {relative(record.place)}/")
+        print(f"{name}: imported before, {relative(record.folder)}/")
         return
     if runs.exists() or name in recorded_studies():
         raise UserError(f"'{name}' is in runs/ or in the record already")
@@ -186,7 +203,7 @@ def _import(source: Path, params: Path) -> None:
         undo()
         raise
     begun.unlink()
-    print(f"{name}: imported, {relative(record.place)}/")
+    print(f"{name}: imported, {relative(record.folder)}/")
 
 
 def _files(folder: Path) -> dict[Path, str]:

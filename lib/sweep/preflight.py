@@ -70,10 +70,9 @@ def require_same_plan(study: Study) -> None:
     require_plan_of_runs(study, begun)
     # A published plan has the hash that it was published with, whatever its file says now.
     content = Plan.content_hash(read_yaml(PLANS / study.plan)) if study.plan else None
-    for path in PAPERS.glob(f"*/record/{study.name}*"):
-        if path.stem == study.name:
-            was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))
-            require_plan_of_runs(study, [(was, None)] * number * (was != content), kept)
+    for path in PAPERS.glob(f"*/record/{study.name}"):
+        was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))
+        require_plan_of_runs(study, [(was, None)] * number * (was != content), kept)
 
 
 def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
@@ -94,7 +93,7 @@ def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
         file = record.folder / "plan.yaml"
         was = Plan.content_hash(read_yaml(file)) if file.is_file() else None
         number = sum(name.endswith("/02_train.ipynb") for name in record.manifest)
-        return was, number, None if record.is_zip else file
+        return was, number, file
     return None, 0, None
 
 

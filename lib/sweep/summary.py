@@ -59,7 +59,7 @@ def summarise(study: Study) -> None:
     claim = f"{verdict['standing']}: {because}" if because else verdict["standing"]
     console.print(Markdown(f"**{claim}**\n\n{in_markdown(verdict)}"))
     record = Record(study.name)
-    place = record.place if is_replaceable(study.name) else folder
+    place = record.folder if is_replaceable(study.name) else folder
     print(f"\nAll measures        {relative(folder)}/03_analysis.ipynb")
     print(f"Executed notebooks  {relative(place)}/")
     print(f"Numbers             {relative(record.results_file)}")

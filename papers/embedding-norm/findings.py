@@ -483,7 +483,7 @@ counts = classes.groupby("token_class")["n"].first()
 keep("classes", norms.assign(share=counts / counts.sum()).reset_index(), "token_class")
 
 # %%
-notebook = nbformat.read(record("trained").place / "01_data.ipynb", as_version=4)
+notebook = nbformat.read(record("trained").folder / "01_data.ipynb", as_version=4)
 cell = next(cell for cell in notebook.cells if "duplication" in cell.source and cell.outputs)
 table = pd.read_html(StringIO(cell.outputs[0].data["text/html"]), index_col=0)[0].iloc[:, 0]
 found["duplication"] = (table.str.rstrip("%").astype(float) / 100).to_dict()

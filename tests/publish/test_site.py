@@ -1,11 +1,10 @@
-"""Sites of a record, of its older form in one zip, and of runs in progress."""
+"""Sites of a record, and of runs in progress."""
 
 import json
 import os
 import re
 import shutil
 import time
-import zipfile
 from html import unescape
 from urllib.parse import unquote
 
@@ -18,8 +17,8 @@ from lib.config.errors import UserError
 from lib.config.paths import PAPERS
 from lib.config.study import SCRATCH, Study
 from lib.publish import site
-from lib.publish.site import build_site, notebook_html, read_study
-from lib.record.archive import RAW_ZIP, Record
+from lib.publish.site import notebook_html, read_study
+from lib.record.archive import RAW, Record
 from lib.results import STEP_FILE
 from tests.conftest import TINY
 
@@ -219,30 +218,25 @@ def test_a_watched_study_shows_itself_again_and_again(own, monkeypatch, capsys):
     assert capsys.readouterr().out == "In a browser        _site/index.html\r"
 
 
+def test_a_run_s_page_names_the_commit_that_executed_its_notebook(built):
+    commit = Record("example").runs[0]["provenance"]["executed"]["commit"][:12]
+    said = f"Executed at commit {commit}; imports are of that commit."
+    for run in ("constant/seed-0", "none/seed-1"):
+        assert said in (built / "example" / f"{run}.html").read_text("utf-8")
+    assert said in (PAPERS / "example/record/example/README.md").read_text("utf-8")
+
+
 def test_a_damaged_study_says_so_and_the_others_are_shown(built, paper, tmp_path, monkeypatch):
     own = tmp_path / "paper"
     shutil.copytree(paper, own)
     shutil.copytree(own / "record/example", own / "record/broken")
-    (own / "record/broken" / RAW_ZIP).write_bytes(b"no zip")
+    (own / "record/broken" / RAW).write_bytes(b"no tar")
     monkeypatch.setattr(site, "recorded_studies", lambda paper: ["broken", "example"])
     monkeypatch.setattr(site, "papers_named", lambda names: [own])
-    with pytest.raises(UserError, match=r"^broken: .*zip"):
+    with pytest.raises(UserError, match=r"^broken: ReadError"):
         site.main(["paper"])
     assert "damaged" in (own / "site/index.html").read_text("utf-8")
     assert (own / "site/example/constant/seed-0.html").is_file()
-
-
-def test_an_older_record_in_one_zip_has_the_same_pages(built, paper, tmp_path):
-    own = tmp_path / "paper"
-    shutil.copytree(paper / "results", own / "results")
-    (own / "record").mkdir()
-    with zipfile.ZipFile(own / "record/example.zip", "w") as packed:
-        for path in (paper / "record/example").rglob("*"):
-            packed.write(path, path.relative_to(paper / "record/example"))
-    build_site(own, ["example"])
-    for page in built.glob("example/**/*.html"):
-        other = own / "site" / page.relative_to(built)
-        assert other.read_text("utf-8") == page.read_text("utf-8")
 
 
 def test_a_name_is_text_in_every_page(paper, tmp_path, monkeypatch):

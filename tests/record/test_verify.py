@@ -13,7 +13,7 @@ import yaml
 
 from lib.config.files import read_json, sha256, write_json
 from lib.record import archive
-from lib.record.archive import MANIFEST, Record, pack
+from lib.record.archive import MANIFEST, RAW, Record, pack
 from lib.record.verify import Report, differences, verify, verify_record
 from lib.results import attested, write_raw
 from lib.sweep.estimate import begin_again
@@ -58,7 +58,7 @@ class Forger:
     def finish(self, sums=True):
         """Pack the raw tables, and sum all files up as the archive does."""
         files = [path for path in self.raw.rglob("*") if path.is_file()]
-        pack(files, self.raw, self.record.folder / "raw.zip")
+        pack(files, self.raw, self.record.folder / RAW)
         shutil.rmtree(self.raw)
         if sums:
             named = self.record.files.items()
@@ -142,7 +142,7 @@ CASES = {
     raw: ["layernorm seed ", "loss is ", "by its raw tables"],
     raw_alone: ["layernorm seed ", "trace.parquet is not the file"],
     measure: ["layernorm seed ", "loss is 1.5, and ", "by its raw tables"],
-    contrast: ["tiny.verdict.json: contrasts.mean_delta is ", "by its runs"],
+    contrast: ["tiny.verdict.json: contrasts[layernorm none loss].mean_delta is ", "by its runs"],
     answer: ["tiny.verdict.json: answers.cost.answer is refuted, and supported by its runs"],
     summary: ["tiny.json: none.loss.mean is ", "by its runs"],
     seed: ["seed ", "batches are ", "its seed's "],
@@ -150,7 +150,7 @@ CASES = {
     parameters: ["parameters: training.learning_rate is 0.002, params/tiny.yaml says 0.001"],
     figure: ["../../figures/tiny/loss.png has the SHA-256 ", f"{MANIFEST} says "],
     printed: ["layernorm seed ", "its notebook prints measures.loss 1.5, result.json says "],
-    vanished: ["none seed ", "its result.json is not in raw.zip"],
+    vanished: ["none seed ", "its result.json is not in raw.tar.xz"],
     manifest: ["plans.yaml is missing"],
 }
 UNSUMMED = (figure, manifest)
@@ -178,10 +178,9 @@ def test_an_honest_record_is_recomputed_as_it_was_published(reports, paper):
     number = report["recomputed"]
     assert (number["runs"], number["beginnings"], number["answers"]) == (6, 6, 1)
     assert number["measures"] == 6 * 19
-    assert number["files"] == 6 + 3 + 1 + 3 + 2 + 1  # 02, shared, 04's, others, results, figure
-    assert {*report["published"]} == {
-        *("ece_null", "temperature", "nll_test_tempered"),
-        *("answers.cost.reason", "hypothesis_tests.sentence"),
+    assert number["files"] == 6 + 3 + 1 + 4 + 2 + 1  # 02, shared, 04's, others, results, figure
+    assert {*report["unchecked"]} == {
+        *("ece_null", "temperature", "nll_test_tempered", "reason", "sentence"),
         "standing",  # its plan is in no commit
     }
 
@@ -193,13 +192,13 @@ def test_what_was_changed_is_named(reports, case):
     assert "\n" not in line
 
 
-def test_records_in_one_file_are_read_and_recomputed():
-    for study, runs in (("modern-gpu", 6), ("modern", 24)):  # of one, notebooks lie beside the zip
-        report = verify_record(Record(study), lambda *_: None)
-        assert report.faults == []
-        assert report.recomputed["runs"] == runs
-        assert report.published["beginnings, whose text is not in reach"] == runs
-        assert "03_analysis.ipynb" in Record(study).files
+def test_what_is_not_checked_is_said_once_for_all_studies(capsys):
+    assert verify(["modern-gpu", "modern"], nowhere) == 0
+    *studies, line = capsys.readouterr().out.splitlines()
+    assert [study.partition(":")[0] for study in studies] == ["modern-gpu", "modern"]
+    assert line.startswith("not checked: ")
+    assert "30 beginnings, whose text is not in reach" in line
+    assert "30 temperature" in line
 
 
 def test_numbers_agree_to_a_billionth():
@@ -209,7 +208,7 @@ def test_numbers_agree_to_a_billionth():
     assert [*differences([1, 2], [1])] == [("", "[1, 2]", "[1]")]
     report = Report("tiny")
     assert not [*differences({"t": [{"old": 1}], "reason": "so"}, {"t": [{"new": 2}]}, report)]
-    assert dict(report.published) == {"t.old": 1, "reason": 1}
+    assert dict(report.unchecked) == {"old": 1, "reason": 1}
 
 
 def test_what_git_cannot_tell_is_one_line_and_no_fault(monkeypatch, capsys):
@@ -225,7 +224,7 @@ def test_what_git_could_not_tell_when_a_study_was_archived_is_no_fault_later(mon
     untold["exploratory_because"] = ["no clone"]
     monkeypatch.setattr(Record, "verdict", untold)
     report = verify_record(Record("trained"), lambda *_: None)
-    assert (report.faults, report.published["standing"]) == ([], 1)
+    assert (report.faults, report.unchecked["standing"]) == ([], 1)
 
 
 def test_every_fault_is_printed(capsys):
@@ -249,8 +248,8 @@ def refuse(error):
     [
         ("tempfile.mkdtemp", OSError(28, ""), "No space left on device; free some space"),
         ("tempfile.mkdtemp", FileNotFoundError(2, "No usable folder"), "name a folder"),
-        ("zipfile.ZipFile.extractall", OSError(27, "", "x"), "File too large (x); free some space"),
-        ("zipfile.ZipFile.extractall", OSError(30, "", "x"), "Read-only file system (x); free"),
+        ("tarfile.TarFile.extractall", OSError(27, "", "x"), "File too large (x); free some space"),
+        ("tarfile.TarFile.extractall", OSError(30, "", "x"), "Read-only file system (x); free"),
         ("lib.record.verify.sha256", OSError(13, "", "x"), "Permission denied (x); give yourself"),
         ("lib.record.verify.sha256", OSError(24, "", "x"), "Too many open files (x); allow more"),
         ("lib.record.verify.sha256", OSError(5, "", "x"), "Input/output error (x); try again"),

@@ -3,8 +3,9 @@
     STUDY_OUTPUT=FOLDER python -m tests.record.tiny
 
 writes into FOLDER. With `verify` behind it, it prints as JSON what verifying the study's record in
-every paper there finds; with `archive`, it archives once more; with `again`, it trains runs again;
-with `pack`, it writes the zip that goes home, and with `import`, it takes such zips in.
+every paper there finds; with `archive`, it archives once more; with `renew`, it executes 01, 03 and
+04 again; with `again`, it trains runs again; with `pack`, it writes the zip that goes home, and
+with `import`, it takes such zips in.
 """
 
 import json
@@ -29,6 +30,7 @@ from lib.stats.verdict import analyse
 from lib.sweep.estimate import begin_again as hashes
 from lib.sweep.execute import train_apart
 from lib.sweep.kaggle import import_study, pack
+from lib.sweep.renew import renew
 from lib.train.evaluate import measure, write_result
 from lib.train.trainer import train
 from tests.conftest import TINY
@@ -110,6 +112,8 @@ def main(words):
         archive(load_study("tiny"), replace="--replace" in words)
     elif words[:1] == ["again"]:
         sys.exit(retrain(words[1:], [], train_apart))
+    elif words[:1] == ["renew"]:
+        sys.exit(renew(["tiny"]))
     elif words[:1] == ["pack"]:
         pack("tiny", 0)
     elif words[:1] == ["import"]:

@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 
 from lib.config.paths import ROOT
 from lib.sweep import kaggle
-from tests.conftest import TINY, Tree, copy_repository, environment
+from tests.conftest import TINY, Tree, copy_repository, environment, refused
 from tests.record.conftest import run_tiny, tiny  # noqa: F401
 
 
@@ -33,6 +33,27 @@ def rewritten(file, name, where, change):
 
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("../out", "x", "'../out' leads out of it"),
+        ("/tmp/out", "x", "'/tmp/out' leads out of it"),
+        ("a/../../out", "x", "'a/../../out' leads out of it"),
+        ("inside", "xx", "it holds more than 1 bytes"),
+        (None, "PK no zip", "File is not a zip file"),
+    ],
+)
+def test_a_zip_that_is_not_safe_leaves_nothing(tmp_path, monkeypatch, name, content, fault):
+    monkeypatch.setattr("lib.sweep.kaggle.MAX_BYTES", 1)
+    file = tmp_path / "x.zip"
+    file.write_text(content)
+    if name:
+        with zipfile.ZipFile(file, "w") as packed:
+            packed.writestr(name, content)
+    assert refused(kaggle.unpack, file, tmp_path / "folder") == f"x.zip cannot be unpacked: {fault}"
+    assert [*tmp_path.iterdir()] == [file]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,95 @@
+"""Execute 01, 03 and 04 of recorded studies again, by today's notebooks, from the raw tables.
+
+A record is laid out as runs in a folder of its own, where it is analysed and archived as a sweep
+does it. Only if every published number comes out equal, by its name, do the notebooks, figures and
+results that were made there replace those of the record. Nothing is trained, and the runs' own
+notebooks, results and raw tables stay as they are.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lib.config.environment import cores, environment
+from lib.config.errors import UserError
+from lib.config.files import sha256, write_text
+from lib.config.paths import OUTPUT, ROOT, listed, output_root, result_file
+from lib.record.archive import MANIFEST, RAW, SHARED, Record, sums_of
+from lib.record.verify import Report, differing
+from lib.sweep.code import execute_in
+
+
+def renew(studies: list[str]) -> int:
+    """Renew the records of some studies, and say of each in a line what was compared and what
+    differs. Return the exit status: 1 if a record was kept as it was."""
+    faulty = 0
+    with ThreadPoolExecutor(cores()) as pool:  # of threads: each waits for processes of its own
+        for report in pool.map(renew_record, map(Record, studies)):
+            parts = ["kept as it was" if report.faults else "renewed", *report.faults[:1]]
+            if more := len(report.faults[1:]):
+                parts[-1] += f" (and {more} more)"
+            if compared := ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items() if n):
+                parts.append(f"compared: {compared}")
+            if gone := ", ".join(f"{n:,} {name}" for name, n in sorted(report.unchecked.items())):
+                parts.append(f"in other words, or no longer computed: {gone}")
+            print(f"{report.study}: {'; '.join(parts)}", flush=True)
+            faulty += bool(report.faults)
+    return 1 if faulty else 0
+
+
+def renew_record(record: Record) -> Report:
+    """Make a record's notebooks of the whole study again, and replace them if nothing differs."""
+    report = Report(record.study)
+    with tempfile.TemporaryDirectory(prefix="renew-") as folder:
+        try:
+            again = made_again(record, Path(folder))
+            report.faults += differing(record, again.results["summary"], again.verdict, report)
+            report.faults += changed_files(record, again)
+            if not report.faults:
+                replace(record, again)
+        except UserError as error:
+            report.faults.append(str(error))
+    return report
+
+
+def made_again(record: Record, folder: Path) -> Record:
+    """Analyse and archive a record's runs in a folder; return the record that this gives there."""
+    runs = folder / "runs" / record.study
+    for name in ("data", "params"):
+        (folder / name).symlink_to(output_root() / name)
+    shutil.copytree(record.raw, runs)
+    for path in listed(record.folder, "*/seed-*/02_train.ipynb"):
+        shutil.copyfile(path, runs / path.relative_to(record.folder))
+    for notebook in SHARED:
+        execute_in(ROOT, str(folder), notebook, record.study)
+    command = [sys.executable, "-m", "lib.record.archive", record.study]
+    variables = environment(PYTHONPATH=str(ROOT), **{OUTPUT: str(folder)})
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    return Record(record.study, folder / "papers" / record.paper.name)
+
+
+def changed_files(record: Record, again: Record) -> Iterator[str]:
+    """Yield files of runs that are not as they were, and figures that are no longer drawn."""
+    for name, path in record.files.items():
+        is_of_runs = name == RAW or name.endswith("/02_train.ipynb")
+        if is_of_runs and sha256(again.files[name]) != sha256(path):
+            yield f"{name} is another"
+        if path.is_relative_to(record.figures) and name not in again.files:
+            yield f"{name} is no longer drawn"
+
+
+def replace(record: Record, again: Record) -> None:
+    """Take notebooks of the whole study, figures that lie here, and results from a new record."""
+    (record.folder / MANIFEST).unlink(missing_ok=True)  # there is none until all is here
+    drawn = result_file("04_figures", record.study).name
+    for name, path in record.files.items():
+        is_shared = name in (*(f"{notebook}.ipynb" for notebook in SHARED), drawn)
+        if is_shared or name.startswith("../"):
+            shutil.copyfile(again.files[name], path)
+    write_text(record.folder / MANIFEST, sums_of(record))

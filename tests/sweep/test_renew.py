@@ -1,0 +1,98 @@
+"""A record is made again from its raw tables, and replaced only if every number comes out equal."""
+
+import json
+import shutil
+
+import pytest
+
+from lib.config.files import read_json, write_json
+from lib.record.archive import MANIFEST, RAW, Record
+from lib.sweep import renew
+from tests.record.conftest import run_tiny, tiny  # noqa: F401
+from tests.record.kills import contents
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def papers(tiny, tmp_path):  # noqa: F811
+    """The paper of the tiny study twice: as it is recorded, and as made again."""
+    for name in ("recorded", "again"):
+        shutil.copytree(tiny / "papers" / "paper", tmp_path / name)
+    again = Record("tiny", tmp_path / "again")
+    (again.folder / "03_analysis.ipynb").write_text('{"cells": []}', "utf-8")
+    (again.folder / "parameters.yaml").write_text("of today", "utf-8")
+    (again.figures / "loss.png").write_bytes(b"drawn again")
+    return tmp_path
+
+
+def edit(change):
+    """Change the verdict of the record that is made again."""
+
+    def apply(record):
+        content = read_json(record.verdict_file)
+        change(content)
+        write_json(record.verdict_file, content, indent=None)
+
+    return apply
+
+
+CASES = {
+    "contrasts[layernorm none loss].mean_delta is ": edit(
+        lambda v: v["contrasts"][0].update(mean_delta=1.0)
+    ),
+    "contrasts[layernorm none loss] is {": edit(lambda v: v["contrasts"].pop(0)),
+    "its tests are missing": edit(lambda v: v.pop("tests")),
+    "answers.cost.answer is ": edit(lambda v: v["answers"]["cost"].update(answer="refuted")),
+    "layernorm.loss.mean is ": lambda record: record.results_file.write_text(
+        record.results_file.read_text("utf-8").replace('"mean":4', '"mean":5'), "utf-8"
+    ),
+    "loss.png is no longer drawn": lambda record: (record.figures / "loss.png").unlink(),
+    f"{RAW} is another": lambda record: (record.folder / RAW).write_bytes(b"another"),
+}
+
+
+@pytest.mark.parametrize("fault", CASES)
+def test_a_record_of_which_anything_differs_is_kept_as_it_was(fault, papers, monkeypatch, capsys):
+    CASES[fault](Record("tiny", papers / "again"))
+    before = contents(papers / "recorded")
+    monkeypatch.setattr(renew, "made_again", lambda *_: Record("tiny", papers / "again"))
+    monkeypatch.setattr(renew, "Record", lambda name: Record(name, papers / "recorded"))
+    assert renew.renew(["tiny"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("tiny: kept as it was; ")
+    assert fault in line
+    assert contents(papers / "recorded") == before
+
+
+def test_of_an_equal_one_come_shared_notebooks_figures_results_and_manifest(
+    papers, monkeypatch, capsys
+):
+    edit(lambda v: v.update(of_today=[]))(Record("tiny", papers / "again"))  # more is no fault
+    before, again = contents(papers / "recorded"), contents(papers / "again")
+    monkeypatch.setattr(renew, "made_again", lambda *_: Record("tiny", papers / "again"))
+    monkeypatch.setattr(renew, "Record", lambda name: Record(name, papers / "recorded"))
+    assert renew.renew(["tiny"]) == 0
+    assert "tiny: renewed; compared: " in capsys.readouterr().out
+    after = contents(papers / "recorded")
+    changed = {path for path in after if after[path] != before[path]}
+    names = {"03_analysis.ipynb", "loss.png", "tiny.verdict.json", MANIFEST}
+    assert {path.name for path in changed} == names
+    assert all(after[path] == again[path] for path in changed if path.name != MANIFEST)
+    record = Record("tiny", papers / "recorded")
+    assert len(record.manifest) == len(record.files)
+
+
+@pytest.mark.long
+def test_a_record_is_made_again_from_its_raw_tables_by_the_notebooks_of_today(tiny):  # noqa: F811
+    paper = tiny / "papers" / "paper"
+    before = contents(paper)
+    done = run_tiny(tiny, "renew")
+    assert done.stdout.startswith("tiny: renewed; compared: "), done.stdout + done.stderr
+    after = contents(paper)
+    kept = [path for path in after if path.name in ("02_train.ipynb", RAW, "plan.yaml")]
+    assert len(kept) == 6 + 2
+    assert all(after[path] == before[path] for path in kept)
+    notebook = json.loads((paper / "record/tiny/03_analysis.ipynb").read_text("utf-8"))
+    assert len(notebook["cells"]) > 10
+    assert {*Record("tiny", paper).manifest} == {*Record("tiny", paper).files}
