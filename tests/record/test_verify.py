@@ -142,7 +142,7 @@ CASES = {
     raw: ["layernorm seed ", "loss is ", "by its raw tables"],
     raw_alone: ["layernorm seed ", "trace.parquet is not the file"],
     measure: ["layernorm seed ", "loss is 1.5, and ", "by its raw tables"],
-    contrast: ["tiny.verdict.json: contrasts.mean_delta is ", "by its runs"],
+    contrast: ["tiny.verdict.json: contrasts[layernorm none loss].mean_delta is ", "by its runs"],
     answer: ["tiny.verdict.json: answers.cost.answer is refuted, and supported by its runs"],
     summary: ["tiny.json: none.loss.mean is ", "by its runs"],
     seed: ["seed ", "batches are ", "its seed's "],

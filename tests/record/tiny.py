@@ -4,8 +4,8 @@
 
 writes into FOLDER. With `verify` behind it, it prints as JSON what verifying the study's record in
 every paper there finds; with `archive`, it archives once more; with `renew`, it executes 01, 03 and
-04 again; with `again`, it trains runs again;
-with `pack`, it writes the zip that goes home, and with `import`, it takes such zips in.
+04 again; with `again`, it trains runs again; with `pack`, it writes the zip that goes home, and
+with `import`, it takes such zips in.
 """
 
 import json

@@ -38,11 +38,11 @@ def edit(change):
 
 
 CASES = {
-    "contrasts.mean_delta is ": edit(lambda v: v["contrasts"][0].update(mean_delta=1.0)),
-    "contrasts is {'family'": edit(lambda v: v["contrasts"].pop()),
+    "contrasts[layernorm none loss].mean_delta is ": edit(lambda v: v["contrasts"][0].update(mean_delta=1.0)),
+    "contrasts[layernorm none loss] is {": edit(lambda v: v["contrasts"].pop(0)),
     "its tests are missing": edit(lambda v: v.pop("tests")),
     "answers.cost.answer is ": edit(lambda v: v["answers"]["cost"].update(answer="refuted")),
-    "none.loss.mean is ": lambda record: record.results_file.write_text(
+    "layernorm.loss.mean is ": lambda record: record.results_file.write_text(
         record.results_file.read_text("utf-8").replace('"mean":4', '"mean":5'), "utf-8"
     ),
     "loss.png is no longer drawn": lambda record: (record.figures / "loss.png").unlink(),
