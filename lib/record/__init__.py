@@ -1,6 +1,6 @@
 """The record: executed notebooks, raw files, parameters and plans of studies, by hash.
 
-It imports `lib.config`, `lib.stats` and `lib.figures`. Start at `verify`.
+It imports `lib.config` and `lib.stats`. Start at `verify`.
 """
 
 from lib import exports
