@@ -268,7 +268,7 @@ def differences(
                 yield from differences(stated.get(key), computed.get(key), report, inner)
     elif report and (found := _by_name(computed)) and (rows := _by_name(stated)):
         for row, values in rows.items():
-            yield from differences(values, found.get(row), report, f"{name}[{row}]")
+            yield from differences(values, found.get(row), report, f"{name}[{row.strip()}]")
     elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
         for one, other in zip(stated, computed, strict=True):
             yield from differences(one, other, report, name)
