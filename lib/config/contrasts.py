@@ -1,5 +1,9 @@
-"""Which arms differ in what: names of levels and arms, the effects of a grid, and weights of arms,
-whose weighted sum is a difference."""
+"""Which arms differ in what: names of levels and arms, the effects of a grid, and the weights of
+arms whose weighted sum is a difference.
+
+Levels are compared as values. Their names are only written for people and plans, and read in
+`setting_weights`, where a plan names levels.
+"""
 
 import itertools
 from collections import defaultdict
