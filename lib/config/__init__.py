@@ -1,4 +1,4 @@
-"""What is asked: a study's parameters, its plan, measures, places, and the code of a run by key.
+"""A study's parameters and plan, measures, paths, and the keys of the code that makes runs.
 
 Imports no other room and no torch. Start reading at `schema`, then `study`.
 """

@@ -1,8 +1,8 @@
-"""Hold a study against its plan: what its numbers may claim.
+"""Check a study against its plan: what its numbers may claim.
 
-A study confirms only with the seeds that follow from its plan's hash, made exactly as the plan was
-frozen, if git shows that the plan was committed before the runs. What git cannot tell is neither a
-yes nor a no.
+A study is confirmatory only if its seeds follow from its plan's hash, its runs were made exactly as
+the plan was frozen, and git shows that the plan was committed before the runs. If git cannot tell,
+the study is neither confirmatory nor exploratory, but unverified.
 """
 
 import shlex
@@ -32,11 +32,11 @@ Run = Json
 
 @cache
 def load_plan(study: Study) -> Plan | None:
-    """Load the plan that a study names; None when it names none. It is read once for a study that
-    is loaded, so that all that is done with the study is done under one plan.
+    """Load the plan that a study names; None if it names none. A loaded study keeps its plan: the
+    file is read once.
 
-    Raises ConfigError, with a line per fault, as for a study, and for a measure, arm or study that
-    does not exist. A published plan is not asked for names: studies that it names have left.
+    Raises ConfigError, with a line per fault, also for a measure, arm or study that does not exist.
+    The names in a published plan are not checked, because some of its studies are gone.
     """
     if study.plan is None:
         return None
@@ -49,9 +49,9 @@ def load_plan(study: Study) -> Plan | None:
 
 
 def check_plan(plan: Plan, study: Study) -> Iterator[str]:
-    """Yield each name in a plan that names nothing, with what it may have meant: it would drop out
-    of the analysis without a word. Of a study that only borrows the plan, the one that it is for
-    tells the names."""
+    """Yield each name in a plan that names nothing, with the nearest name that does: the analysis
+    would leave it out silently. If the study only borrows the plan, its names are checked against
+    the study that the plan is for."""
     studies = [path.stem for path in listed(PARAMS, "*.yaml")]
     planned = [name for name in plan.confirmatory if name in studies]
     if planned and study.name not in planned:
@@ -111,8 +111,8 @@ class ClaimStatus:
     plan: str | None
     """Hash of the plan; None when the study names none."""
     name: str
-    """CONFIRMATORY, EXPLORATORY, or UNVERIFIED: all is as the plan says, and git cannot tell if the
-    plan came first."""
+    """CONFIRMATORY, EXPLORATORY, or UNVERIFIED: everything is as the plan says, but git cannot tell
+    if the plan came first."""
     reasons: list[str]
     """Why the study is not confirmatory, or not known to be."""
 
@@ -122,10 +122,11 @@ class ClaimStatus:
 
 
 def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) -> ClaimStatus:
-    """Hold a study against its plan. `runs` are its results as JSON.
+    """Check a study against its plan. `runs` are its results as JSON.
 
-    Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
-    the seeds drawn, by one code, whose plan git shows to have been committed before every run.
+    A study is confirmatory only if the plan names it and was frozen for it, if one code made all
+    runs exactly as frozen, with the seeds drawn, and if git shows that the plan was committed
+    before every run.
     """
     unknown: list[str] = []
     if plan is None:
@@ -147,7 +148,7 @@ def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) ->
 
 
 def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str]:
-    """Name what was not made as the plan froze it."""
+    """Yield each way in which the study is not as the plan froze it."""
     frozen = plan.frozen[study.name]
     if study.seeds != plan.draw(study.name, frozen.seeds):
         yield "its seeds are not those drawn from the plan"
@@ -174,20 +175,19 @@ def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str
 
 
 def _clean(run: Run) -> list[bool | None]:
-    """Tell of a run's training and measuring whether code and parameters were as committed; None
-    where git did not tell."""
+    """Return whether code and parameters were as committed, when a run was trained and when it was
+    measured; None if git did not tell."""
     return [run["provenance"][part]["clean"] for part in ("trained", "executed")]
 
 
 def parameters_digest(study: Study) -> str:
-    """Compute the SHA-256 of the parameters of all arms and what each is held against; of neither
-    machine nor seeds."""
+    """Compute the SHA-256 of all arms' parameters and baselines, without machine and seeds."""
     return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
 
 
 def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], list[str]]:
-    """Ask git whether the commits of the runs hold the plan as it is now. Return what says that it
-    was not committed before a run, and what git cannot tell, each with its remedy."""
+    """Ask git whether the runs' commits hold the plan as it is now. Return the signs that it was
+    committed after a run, and what git cannot tell, each with its remedy."""
     if not is_checkout():
         trust = 'git config --global --add safe.directory "$PWD"'
         return [], [f"git tells nothing here: take a clone, or if it is another user's, {trust}"]
@@ -196,7 +196,7 @@ def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], li
     now = Plan.content_hash(read_yaml(PLANS / file))
     is_committed = bool(plan_at("HEAD", now, file))
     later, unknown = [], dict[str, None]()
-    for commit in commits or ["HEAD"]:  # of what would run now
+    for commit in commits or ["HEAD"]:  # without runs: the commit that would make them
         if commit is None:
             unknown["a run was made outside git, so its code is at no commit"] = None
         elif plan_at(commit, now, file):
@@ -211,7 +211,7 @@ def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], li
 
 
 def _is_here(commit: str) -> bool:
-    """Tell whether git can read the plans of a commit: not in a partial clone without a network."""
+    """Return whether git can read a commit's plans; a partial clone needs a network for that."""
     listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/")
     paths = (listed or "").split("\0")[:-1]
     found = (git("cat-file", "-e", f"{commit}:{path}") for path in paths)
@@ -219,7 +219,7 @@ def _is_here(commit: str) -> bool:
 
 
 def _missing(commit: str) -> str:
-    """Say how a commit that is not here is brought here. Archiving tags those of runs, so that git
+    """Write how to fetch a commit that is not here. Archiving tags the commits of runs, so that git
     keeps them when history is rewritten."""
     if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
         return "this clone lacks a part of its history: git fetch --unshallow --tags"
@@ -227,8 +227,8 @@ def _missing(commit: str) -> str:
 
 
 def plan_at(commit: str, content: str, file: str) -> str | None:
-    """Return the path at which a commit holds a plan of this content (see `Plan.content_hash`),
-    perhaps under another name than `file`; None where it holds none."""
+    """Return the path at which a commit holds a plan with this hash (see `Plan.content_hash`),
+    perhaps under another name than `file`; None if it holds none."""
     listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/") or ""
     for path in dict.fromkeys([f"params/plans/{file}", *filter(None, listed.split("\0"))]):
         with suppress(ConfigError, TypeError, ValueError):  # of a draft
@@ -242,8 +242,8 @@ def require_plan_of_runs(
     study: Study, made: Collection[tuple[str | None, str | None]], kept: Path | None = None
 ) -> None:
     """Raise ConfigError if a study's plan changed after its runs: other seeds would be drawn, runs
-    trained again and the record replaced. `made` are hash of the plan and commit of each run that
-    was made under another plan, `kept` is a copy of that plan."""
+    trained again and the record replaced. `made` lists the plan's hash and the commit of each run
+    that was made under another plan; `kept` is a copy of that plan."""
     if not made:
         return
     ((was, _),) = Counter(plan for plan, _ in made).most_common(1)
@@ -259,12 +259,12 @@ def require_plan_of_runs(
         if study.plan is None:
             fault = f"none is named, and {runs} were made under one ({was[:8]})"
         remedy = _restoring(study, was, [commit for _, commit in made if commit], kept)
-    new = "to begin another plan, give the study and its plan new names"
+    new = "for another plan, give the study and its plan new names"
     raise ConfigError(f"plan: {fault}: {remedy}; {new}")
 
 
 def _plan_called(hash_: str, but: str | None) -> str | None:
-    """Return the file of another plan that has a hash; None where none has."""
+    """Return the file of another plan with this hash; None if there is none."""
     for path in listed(PLANS, "*.yaml"):
         with suppress(ConfigError):
             if path.name != but and read_plan(path.name).hash == hash_:
@@ -273,7 +273,7 @@ def _plan_called(hash_: str, but: str | None) -> str | None:
 
 
 def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) -> str:
-    """Say how the plan of a hash is brought back, which git or a copy may hold."""
+    """Write how to restore the plan with this hash, which git or a copy may hold."""
     file = study.plan or f"{study.name}.yaml"
     target = f"params/plans/{file}"
     log = (git("log", "--all", "--format=%H", "--", "params/plans") or "").split()
@@ -289,8 +289,8 @@ def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) ->
 
 
 def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
-    """Raise UserError naming the first run (name → stamped hash) whose stamp is not the plan's,
-    with both hashes."""
+    """Raise UserError for the first run (name → the plan's hash in its result) that was made under
+    another plan, with both hashes."""
     expected = plan.hash if plan else None
     for run, stamp in stamps.items():
         if stamp != expected:

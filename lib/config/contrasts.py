@@ -1,11 +1,15 @@
-"""Which arms differ in what: names of levels and arms, the effects of a grid, and weights of arms,
-whose weighted sum is a difference."""
+"""Which arms differ in what: names of levels and arms, the effects of a grid, and the weights of
+arms whose weighted sum is a difference.
+
+Levels are compared as values. Their names are only written for people and plans, and read in
+`setting_weights`, where a plan names levels.
+"""
 
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from lib.config.schema import CODE, Level
 
@@ -60,22 +64,20 @@ class Grid:
         they only equalise its tokens."""
         every = list(arms.values())
         factors = [of for of in every[0] if all(of in levels for levels in every)] if every else []
-        self.cells = {
-            arm: {factor: levels[factor] for factor in factors}
-            for arm, levels in arms.items()
-            if levels.keys() - {*factors} <= _EQUALISING
-        }
-        self.paths = told_apart(*(level for levels in every for level in levels.values()))
-        self._arm_of = {frozenset(cell.items()): arm for arm, cell in self.cells.items()}
+        of_grid = [arm for arm in arms if arms[arm].keys() - {*factors} <= _EQUALISING]
+        self.cells = [{factor: arms[arm][factor] for factor in factors} for arm in of_grid]
+        self.levels = {of: list(dict.fromkeys(cell[of] for cell in self.cells)) for of in factors}
+        self._paths = told_apart(*(level for levels in every for level in levels.values()))
+        self._arm_of = dict(zip((frozenset(x.items()) for x in self.cells), of_grid, strict=True))
 
     def level_names(self) -> dict[str, tuple[str, Level]]:
         """Map every level's name, such as `tied=false`, to its factor and the level."""
-        every = dict.fromkeys(level for cell in self.cells.values() for level in cell.items())
-        return {level_name(*level, self.paths): level for level in every}
+        every = [(factor, level) for factor, levels in self.levels.items() for level in levels]
+        return {self.write(dict([level])): level for level in every}
 
     def write(self, levels: Levels) -> str:
         """Write levels as a plan names them: `tied=false,activation=gelu`."""
-        return ",".join(level_name(*level, self.paths) for level in levels.items())
+        return ",".join(level_name(*level, self._paths) for level in levels.items())
 
     def pairs(self, one: Cell, other: Cell) -> dict[Cell, tuple[str, str]]:
         """Pair the arms that have some levels with those that have other levels instead and are
@@ -88,19 +90,16 @@ class Grid:
 
     def settings(self, *factors: str) -> list[dict[str, Level]]:
         """List the combinations of levels that all factors but these have."""
-        found = {}
-        for cell in self.cells.values():
-            rest = {factor: level for factor, level in cell.items() if factor not in factors}
-            found[frozenset(rest.items())] = rest
-        return list(found.values())
+        rests = [{of: cell[of] for of in cell if of not in factors} for cell in self.cells]
+        return list({frozenset(rest.items()): rest for rest in rests}.values())
 
 
 class Effect(NamedTuple):
     """A difference that a grid shows."""
 
     name: str
-    kind: Literal["main", "interaction", "simple"]
-    """A simple effect is one of the others at one setting of the other factors."""
+    kind: str
+    """main, interaction, or simple: one of these at one setting of the other factors."""
     pairs: list[tuple[str, str]]
     """As a plan names them: a level, and the one that it is compared with. An interaction is the
     difference of the first pair minus that of the second."""
@@ -111,42 +110,44 @@ def effects_of(arms: Mapping[str, Levels]) -> Iterator[Effect]:
     """Yield every effect of the grid that arms (with their levels) make, if arms differ in it
     alone. None if fewer than two factors have levels to compare."""
     grid = Grid(arms)
-    columns: dict[str, list[Level]] = {}
-    for cell in grid.cells.values():
-        for factor, level in cell.items():
-            columns.setdefault(factor, []).append(level)
-    factors = {of: list(dict.fromkeys(column)) for of, column in columns.items()}
-    varied = [factor for factor, levels in factors.items() if len(levels) > 1]
-    for name, kind, pairs in _differences(grid, factors, varied) if len(varied) > 1 else ():
-        found = [grid.pairs(*(frozenset(side.items()) for side in pair)) for pair in pairs]
-        if weights := _mean(_by_setting(found)):
-            named = [(grid.write(one), grid.write(other)) for one, other in pairs]
-            yield Effect(name, kind, named, weights)
-
-
-def _differences(
-    grid: Grid, factors: Mapping[str, list[Level]], varied: Sequence[str]
-) -> Iterator[tuple[str, Any, list[tuple[dict[str, Level], dict[str, Level]]]]]:
-    """Yield name, kind and pairs of levels of every effect."""
-    for factor in varied:
-        first, *others = ({factor: level} for level in factors[factor])
+    varied = {
+        factor: [{factor: level} for level in levels]
+        for factor, levels in grid.levels.items()
+        if len(levels) > 1
+    }
+    if len(varied) < 2:
+        return
+    for factor, (first, *others) in varied.items():
         settings = grid.settings(factor)
         for level in others:
-            effect = f"{grid.write(level)} - {grid.write(first)}"
-            yield effect, "main", [(level, first)]
-            for setting in settings:
-                name = f"{effect} at {grid.write(setting)}"
-                yield name, "simple", [(level | setting, first | setting)]
-    for pair in itertools.combinations(varied, 2):
-        (first, *others), (second, *more) = ([{of: x} for x in factors[of]] for of in pair)
-        settings = grid.settings(*pair)
+            name = f"{grid.write(level)} - {grid.write(first)}"
+            yield from _effects(grid, name, "main", [(level, first)], settings)
+    for factor, factor_2 in itertools.combinations(varied, 2):
+        (first, *others), (second, *more) = varied[factor], varied[factor_2]
+        settings = grid.settings(factor, factor_2)
         for one, other in itertools.product(others, more):
-            effect = f"{grid.write(one)} × {grid.write(other)}"
-            apart = [(one | of, first | of) for of in (other, second)]
-            yield effect, "interaction", apart
-            for setting in settings if len(settings) > 1 else ():  # of a third factor
-                within = [(level | setting, base | setting) for level, base in apart]
-                yield f"{effect} at {grid.write(setting)}", "simple", within
+            name = f"{grid.write(one)} × {grid.write(other)}"
+            pairs = [(one | of, first | of) for of in (other, second)]
+            yield from _effects(grid, name, "interaction", pairs, settings)
+
+
+def _effects(
+    grid: Grid,
+    name: str,
+    kind: str,
+    pairs: Sequence[tuple[dict[str, Level], dict[str, Level]]],
+    settings: Sequence[dict[str, Level]],
+) -> Iterator[Effect]:
+    """Yield an effect over all settings of the other factors, and in each of several."""
+    each = [(name, kind, dict[str, Level]())]
+    if len(settings) > 1:
+        each += [(f"{name} at {grid.write(setting)}", "simple", setting) for setting in settings]
+    for effect, of, setting in each:
+        sides = [(one | setting, other | setting) for one, other in pairs]
+        found = [grid.pairs(*(frozenset(side.items()) for side in pair)) for pair in sides]
+        if weights := _mean(_by_setting(found)):
+            named = [(grid.write(one), grid.write(other)) for one, other in sides]
+            yield Effect(effect, of, named, weights)
 
 
 def arms_called(name: str, variants: Mapping[str, str]) -> list[str]:

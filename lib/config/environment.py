@@ -1,11 +1,11 @@
-"""What a process may use, and what code runs with: cores, memory, and the variables of a kernel."""
+"""The cores and memory that a process may use, and the variables that code runs with."""
 
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,8 +32,8 @@ def total_memory() -> int:
 
 
 def _limits(name: str) -> Iterator[list[int]]:
-    """Yield what a file says in this process's control group and in those around it, if it is a
-    limit (Linux, "Control Group v2")."""
+    """Yield the limits that a file of this process's control group, and of those around it, holds
+    (Linux, "Control Group v2")."""
     own = ""
     with suppress(OSError):
         own = Path("/proc/self/cgroup").read_text("utf-8").rpartition("0::/")[2].strip()
@@ -43,51 +43,121 @@ def _limits(name: str) -> Iterator[list[int]]:
 
 
 _OF_TOOLS = (
-    "PYTHON* IPYTHON* JUPYTER* JPY_* MPL* MATPLOTLIBRC GIT_* SNAKEMAKE_* BASH_ENV LANGUAGE COLUMNS"
-    " LINES NO_COLOR FORCE_COLOR CLICOLOR* PET_* RANK *_RANK *WORLD_SIZE MASTER_*"
+    # Python and notebooks.
+    "PYTHON*",
+    "IPYTHON*",
+    "JUPYTER*",
+    "JPY_*",
+    "MPL*",
+    "MATPLOTLIBRC",
+    # Other tools.
+    "GIT_*",
+    "SNAKEMAKE_*",
+    "BASH_ENV",
+    # Terminals.
+    "LANGUAGE",
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR*",
+    # Distributed jobs.
+    "PET_*",
+    "RANK",
+    "*_RANK",
+    "*WORLD_SIZE",
+    "MASTER_*",
 )
-"""Variables that neither runs nor git inherit: settings of tools, of terminals, of other jobs."""
+"""Variables that neither runs nor git inherit: settings of tools, terminals and other jobs."""
 _OF_BITS = (
-    "MKL_* OMP_* GOMP_* KMP_* TORCH* PYTORCH_* ATEN_* DISABLE_ADDMM_* ONEDNN_* DNNL_* OPENBLAS_*"
-    " GOTO_* BLIS_* VECLIB_* NPY_* SCIPY_* PANDAS_* NUMEXPR_* NUMBA_* CUBLAS* CUDNN_* NVIDIA_TF32_*"
-    " CUDA_*JIT CUDA_INJECTION* INTEL_* MALLOC_* GLIBC_TUNABLES LD_PRELOAD LD_AUDIT DYLD_INSERT_*"
+    "MKL_*",
+    "OMP_*",
+    "GOMP_*",
+    "KMP_*",
+    "TORCH*",
+    "PYTORCH_*",
+    "ATEN_*",
+    "DISABLE_ADDMM_*",
+    "ONEDNN_*",
+    "DNNL_*",
+    "OPENBLAS_*",
+    "GOTO_*",
+    "BLIS_*",
+    "VECLIB_*",
+    "NPY_*",
+    "SCIPY_*",
+    "PANDAS_*",
+    "NUMEXPR_*",
+    "NUMBA_*",
+    "CUBLAS*",
+    "CUDNN_*",
+    "NVIDIA_TF32_*",
+    "CUDA_*JIT",
+    "CUDA_INJECTION*",
+    "INTEL_*",
+    "MALLOC_*",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "DYLD_INSERT_*",
 )
-"""Others that they do not inherit: these may change how numbers are rounded."""
-_HARMLESS = "PYTORCH_*ALLOC_CONF *_CACHE_DIR"
-"""What they inherit all the same: where numbers lie on a GPU, and where compiled code does."""
-_TOLD = "NCCL_* TRITON_* CUDA_MPS_ACTIVE_* LD_LIBRARY_PATH CC CXX"
-"""What they inherit though it may change bits: devices, libraries and compilers are found by it."""
+"""More variables that they do not inherit, because these may change how numbers are rounded."""
+_HARMLESS = (
+    "PYTORCH_*ALLOC_CONF",
+    "*_CACHE_DIR",
+)
+"""Exceptions that they do inherit: these say where memory and compiled code are kept."""
+_TOLD = (
+    "NCCL_*",
+    "TRITON_*",
+    "CUDA_MPS_ACTIVE_*",
+    "LD_LIBRARY_PATH",
+    "CC",
+    "CXX",
+)
+"""Variables that they inherit although these may change bits: without them devices, libraries and
+compilers are not found. So every run records them."""
 _FIXED = {
-    **{"PYTHONPATH": str(ROOT), "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"},
+    "PYTHONPATH": str(ROOT),
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONUTF8": "1",
+    "LC_ALL": "C.UTF-8",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic (PyTorch, "Reproducibility")
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
 }
 PARENT = "STUDY_PARENT"
-"""Environment variable that names the process that starts another, on this machine."""
+"""Environment variable with the id of the process that starts another on this machine. No argument
+gets there: between a sweep and a run are Snakemake and a shell."""
 _FIRST = (
     "--IPKernelApp.exec_lines="
     "import lib.config.environment; lib.config.environment.end_with_parent()"
 )
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
-_SETTINGS = "JUPYTER_PATH JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CONFIG_HOME"
+_SETTINGS = (
+    "JUPYTER_PATH",
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_CONFIG_DIR",
+    "IPYTHONDIR",
+    "XDG_CONFIG_HOME",
+)
 
 
-def _of_process(patterns: str) -> dict[str, str]:
+def _matching(patterns: Iterable[str]) -> dict[str, str]:
     """Return the variables of this process whose names match one of some patterns."""
     found = os.environ.items()
-    return {k: v for k, v in found if any(fnmatchcase(k, each) for each in patterns.split())}
+    return {k: v for k, v in found if any(fnmatchcase(k, pattern) for pattern in patterns)}
 
 
 def environment(**values: str) -> dict[str, str]:
-    """Return the variables that code runs with wherever it is started from: those of this process
-    less `_OF_TOOLS` and `_OF_BITS`, those that are fixed, and these."""
-    dropped = _of_process(f"{_OF_TOOLS} {_OF_BITS}").keys() - _of_process(_HARMLESS).keys()
+    """Return the variables that code runs with, wherever it is started from: those of this process
+    without `_OF_TOOLS` and `_OF_BITS`, the fixed ones, and `values`."""
+    dropped = _matching(_OF_TOOLS + _OF_BITS).keys() - _matching(_HARMLESS).keys()
     return {k: v for k, v in os.environ.items() if k not in dropped} | _FIXED | values
 
 
 def end_with_parent() -> None:
-    """End this process within a second of the one that started it, however that ended."""
-    # The one that started it may have ended before this line, and left it to another.
+    """End this process within a second after its parent, however that ended."""
+    # The parent may already be gone, and this process be another's child.
     parent = int(os.environ.get(PARENT) or os.getppid())
     if PARENT in os.environ:
         os.environ[PARENT] = str(os.getpid())
@@ -102,34 +172,34 @@ def end_with_parent() -> None:
 
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
-    """Have kernels inherit `environment` while the block runs: this Python, its threads pinned,
-    settings and start-up files of nobody, nobody watching. Give a short folder."""
-    from unittest.mock import patch  # here, as both take a while
+    """Have kernels inherit `environment` while the block runs: with this Python, a fixed number of
+    threads, no user's settings or start-up files, and `HEADLESS`. Yield a short folder."""
+    from unittest.mock import patch  # here because both take a while
 
     from ipykernel.kernelspec import write_kernel_spec
 
-    # The path of a socket has at most 107 characters, and names of what makes one take some 35.
+    # The path of a socket has at most 107 characters, and what is added to the folder takes 35.
     top = tempfile.gettempdir()
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
-        # By themselves kernels end with their starter only where process 1 takes its children over.
+        # Kernels end with their parent by themselves only if process 1 adopts its children.
         write_kernel_spec(f"{folder}/kernels/python3", extra_arguments=[_FIRST, "--log-level=40"])
         values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
-        values |= dict.fromkeys(_SETTINGS.split(), folder) | dict.fromkeys(_THREADS, str(threads))
+        values |= dict.fromkeys(_SETTINGS, folder) | dict.fromkeys(_THREADS, str(threads))
         with patch.dict(os.environ, environment(**values), clear=True):
             yield folder
 
 
 def variables() -> dict[str, str]:
-    """Return the variables of this process that may change bits and are not as every run has them;
-    of one that holds a path, a hash."""
-    others = _of_process(f"{_OF_BITS} {_TOLD}").items() - _FIXED.items()
-    harmless = {*_THREADS, *_of_process(_HARMLESS)}
+    """Return the variables of this process that may change bits and differ from the fixed ones. A
+    path is replaced by its hash."""
+    others = _matching(_OF_BITS + _TOLD).items() - _FIXED.items()
+    harmless = {*_THREADS, *_matching(_HARMLESS)}
     return {k: digest(v)[:12] if "/" in v else v for k, v in sorted(others) if k not in harmless}
 
 
 def start_up_files() -> list[str]:
-    """Name the files that Python and IPython execute before a notebook's first cell."""
+    """List the files that Python and IPython execute before a notebook's first cell."""
     own = Path(os.environ.get("IPYTHONDIR") or Path.home() / ".ipython", "profile_default")
     folders = [own, *(Path(top, "etc", "ipython") for top in (sys.prefix, "/usr/local", "/"))]
     wanted = [(folder, name) for folder in folders for name in ("startup/*.*py", "*_config.*")]

@@ -1,4 +1,4 @@
-"""Errors that say in one line how to mend them, and what a command does with them."""
+"""Errors that say in one line how to fix them, and how a command ends after one."""
 
 import functools
 import os
@@ -12,16 +12,17 @@ from typing import Any, ClassVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 HEADLESS = "STUDY_HEADLESS"
-"""Environment variable that a sweep sets for its notebooks: nobody watches, so no bars."""
+"""Environment variable that a sweep sets for its notebooks: nobody watches, so no bars. As a
+parameter of the notebooks it would be in every record."""
 TIME_UP = 3
-"""The status of a sweep that ended with the time it was given."""
+"""Exit status of a sweep whose time was up."""
 
 
 class UserError(ValueError):
-    """What its user can mend; the message says what is wrong and the remedy."""
+    """A mistake that the user can fix; the message says what is wrong and what to do."""
 
     status: ClassVar[int] = 1
-    """With which a command ends."""
+    """The command's exit status."""
 
 
 class ConfigError(UserError):
@@ -35,8 +36,8 @@ class UsageError(UserError):
 
 
 def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
-    """Have a command return its exit status, and say in one line on stderr what stopped it: a
-    UserError, or what the machine refused. Anything else is a bug and keeps its traceback."""
+    """Make a command return its exit status. A UserError, or an OSError of the machine, becomes one
+    line on stderr. Anything else is a bug and keeps its traceback."""
 
     @functools.wraps(command)
     def run(*words: Any) -> int:
@@ -54,8 +55,8 @@ def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
 
 
 def one_line_errors() -> None:
-    """Have cells of a notebook say in one line what stopped them; after it `%tb Context` shows
-    where. What a sweep executes keeps its tracebacks."""
+    """Show errors in a notebook's cells as one line; `%tb Context` shows where they came from.
+    Notebooks that a sweep executes keep their tracebacks."""
     from IPython import get_ipython
 
     if (shell := get_ipython()) and not os.environ.get(HEADLESS):
@@ -63,8 +64,8 @@ def one_line_errors() -> None:
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """Say that `name` is unknown, with the nearest of the known names, or the first of them. A name
-    with a dot is compared within its section; of a section's own name, its fields are named."""
+    """Write that `name` is unknown, and the nearest known name, or else the first few. A name with
+    a dot is compared within its section; for a section's own name, its fields are listed."""
     section, _, last = str(name).rpartition(".")
     known = list(known)
     if any(k.startswith(f"{name}.") for k in known):
@@ -82,14 +83,14 @@ _REPR.maxstring = _REPR.maxother = 60
 
 
 def short(value: object, length: int = 80) -> str:
-    """Write a value so that a long one does not bury the message, nor break its line."""
+    """Write a value on one line, shortened if it is long."""
     text = _REPR.repr(value)
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def explain(error: ValidationError, schema: type[BaseModel], most: int = 5) -> list[str]:
-    """Rewrite each of pydantic's errors as one line that names field, value, what is allowed and
-    the remedy, of many the first few."""
+    """Rewrite the first few of pydantic's errors as lines: the field, the value, what is allowed
+    and the remedy."""
     return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()[:most]))
 
 
@@ -113,7 +114,7 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     remedy = ""
     if value in _OFF and type(None) in allowed and schema.model_fields[last].default is None:
         remedy = "; for none, write null"
-    elif kind == "literal_error":  # only for what is as good as it: 'geglu' is no 'gelu'
+    elif kind == "literal_error":  # only for a near miss: 'geglu' is not 'gelu'
         meant = "none" if value in _OFF else str(value)
         near = get_close_matches(meant, map(str, allowed), 1, cutoff=0.9)
         remedy = f"; did you mean '{near[0]}'?" if near else ""
@@ -124,7 +125,7 @@ _OFF = (False, "none", "None", "off", "no", "false")  # 0 equals False
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """Find the section that a type holds, such as Family in dict[str, Family]; None without one."""
+    """Return the section inside a type, such as Family in dict[str, Family], or None."""
     if get_origin(annotation) is None and hasattr(annotation, "model_fields"):
         return annotation  # type: ignore[no-any-return]
     return next(filter(None, map(_section_in, get_args(annotation))), None)

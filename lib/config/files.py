@@ -1,4 +1,4 @@
-"""Files, each written whole or not at all; locks; and what a machine refuses."""
+"""Atomic writes, locks, and what to do if the machine refuses something."""
 
 import errno
 import fcntl
@@ -24,13 +24,13 @@ from lib.config.paths import CHECKOUT, PARAMS, listed, relative
 from lib.config.yaml import Json
 
 MAX_JSON = 10**8
-"""Bytes: more than any notebook here; in memory they take thirty times as much."""
+"""Bytes: more than any notebook here. In memory a file takes thirty times as much."""
 _LACKS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
-"""What file systems answer that have no flock (Lustre), or no fsync of folders (shares, WSL)."""
+"""Errors of file systems without flock (Lustre), or without fsync of folders (shares, WSL)."""
 
 
 def prepare_params() -> None:
-    """Copy a repository's parameters to where they can be added to, if it cannot be written."""
+    """Copy the parameters of a read-only repository to a folder that can be written."""
     if not PARAMS.is_dir():
         with atomic_write(PARAMS) as temporary:
             for path in listed(CHECKOUT / "params", "**/*.*"):
@@ -41,13 +41,14 @@ def prepare_params() -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. The file or folder that is written there takes its
-    name when the block ends, once it is on the disk; after an error or a kill the old one stands.
+    """Yield a temporary path beside `path`. When the block ends, the file or folder written there
+    is flushed to the disk and renamed to `path`. After an error or a kill the old one is still
+    there.
 
-    A folder takes the place of none, or of an empty one. Raises OSError for one that has files.
+    Raises OSError if `path` is a folder that is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Apart from those of other writers; with the suffix, from which libraries tell the format.
+    # No other writer has this name; libraries tell the format from the suffix.
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
         yield temporary
@@ -62,7 +63,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk; a folder only if it can be."""
+    """Flush a file, or a folder's list of names, to the disk. Some file systems refuse folders."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -87,18 +88,19 @@ def has_flock(folder: Path) -> bool:
 
 
 def file_lock(path: Path) -> BaseFileLock:
-    """Return a lock. Without flock it is a file that exists while the lock is held; one left by a
-    process of this machine that is gone does not count."""
+    """Return a lock. Without flock it is a file that exists while the lock is held; the file of a
+    dead process of this machine does not count."""
     soft = path.with_suffix(".held.lock")
     return FileLock(path) if has_flock(path.parent) else SoftFileLock(soft)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock while the block runs; say after a second that another process holds it."""
+    """Hold a lock while the block runs; after a second of waiting, print that another process holds
+    it."""
     lock = file_lock(path)
     message = f"{relative(path)} is held by another process; waiting for it to end"
-    for seconds in (1, 10, -1):  # twice: papermill saves what a cell says when it says more
+    for seconds in (1, 10, -1):  # printed twice: papermill saves a line when the next one comes
         with suppress(Timeout):
             lock.acquire(timeout=seconds)
             break
@@ -116,20 +118,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically; half of a surrogate pair, which UTF-8 lacks, becomes `?`."""
+    """Write a UTF-8 file atomically; half a surrogate pair, which UTF-8 lacks, becomes `?`."""
     write_bytes(path, text.encode("utf-8", "replace"))
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
-    """Write a JSON file atomically. Numbers that JSON lacks are written as null. Without indent it
-    is a quarter smaller, and all in one line."""
+    """Write a JSON file atomically, with NaN and infinities as null. Without indent it is one line,
+    and a quarter smaller."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(nan_to_none(content), indent=indent, separators=separators, allow_nan=False)
     write_text(path, text + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises UserError, naming it, for one that is damaged, or far too large."""
+    """Read a JSON file. Raises UserError if it is damaged or far too large."""
     try:
         if path.stat().st_size > MAX_JSON:
             raise ValueError
@@ -139,37 +141,45 @@ def read_json(path: Path) -> Any:
 
 
 _OF_THE_FILE = ("ENOENT", "ENOTDIR", "EISDIR", "EINVAL", "ELOOP", "ENAMETOOLONG")
-"""Errors that tell of a file and not of the machine: it is missing, or damaged."""
+"""Errors of a file, not of the machine: it is missing, or damaged."""
 _NO_MEMORY = "can't allocate memory|can't start new thread"
-"""How torch and Python say it."""
+"""In the words of torch and Python."""
+_FREE_SPACE = "free some space, or name a folder that has some by TMPDIR"
+_RIGHTS = "give yourself the right to read it, and to write to TMPDIR"
 _REMEDIES = {
-    "ENOSPC EDQUOT EFBIG EROFS ENOENT": "free some space, or name a folder that has some by TMPDIR",
-    "EACCES EPERM": "give yourself the right to read it, and to write to TMPDIR",
-    "EMFILE ENFILE": "allow more open files by ulimit -n",
-    "ENOMEM EAGAIN": "end other programs",
+    "ENOSPC": _FREE_SPACE,
+    "EDQUOT": _FREE_SPACE,
+    "EFBIG": _FREE_SPACE,
+    "EROFS": _FREE_SPACE,
+    "ENOENT": _FREE_SPACE,
+    "EACCES": _RIGHTS,
+    "EPERM": _RIGHTS,
+    "EMFILE": "allow more open files by ulimit -n",
+    "ENFILE": "allow more open files by ulimit -n",
+    "ENOMEM": "end other programs",
+    "EAGAIN": "end other programs",
 }
 
 
 def machine_fault(error: BaseException | None) -> str:
-    """Say what the machine refused (space, memory, a right), with the remedy, if an error, or one
-    that it was raised for, comes of that; "" if it tells of what was read."""
+    """Return what the machine refused (space, memory, a right) and the remedy, if that caused an
+    error; "" if the cause is in the file that was read."""
     while error:
         number = error.errno if isinstance(error, OSError) else None
         if isinstance(error, MemoryError) or re.search(_NO_MEMORY, str(error)):
             number = errno.ENOMEM
         name, file = errno.errorcode.get(number or 0), getattr(error, "filename", None)
-        # Without the name of a file, it is no folder for temporary ones that was found.
+        # ENOENT without a file's name means that there is no folder for temporary files.
         if name and (name not in _OF_THE_FILE or (name == "ENOENT" and not file)):
-            remedies = (text for names, text in _REMEDIES.items() if name in names.split())
             where = f" ({relative(Path(str(file)))})" if file else ""
-            return f"{os.strerror(number or 0)}{where}; {next(remedies, 'try again')}"
+            return f"{os.strerror(number or 0)}{where}; {_REMEDIES.get(name, 'try again')}"
         error = error.__context__
     return ""
 
 
 def slim(content: Json) -> Json:
-    """Take out of an executed notebook what differs from one execution to the next (warnings, the
-    times of cells) and the plain text of what is shown as a table or a picture."""
+    """Remove from an executed notebook what differs between executions (warnings, times of cells),
+    and the plain text beside a table or a picture."""
     for cell in content.get("cells", []):
         if "outputs" in cell:
             tags = cell["metadata"].get("tags")
@@ -182,7 +192,7 @@ def slim(content: Json) -> Json:
 
 
 def nan_to_none(value: Any) -> Any:
-    """Replace the numbers that JSON lacks, NaN and the infinities, by None, at any depth."""
+    """Replace NaN and infinities, which JSON lacks, by None, at any depth."""
     if isinstance(value, dict):
         return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,7 @@
-"""Begin a plan, and freeze it: what it fixes of its studies is written down, and their seeds are
-drawn.
+"""Draft a plan, and freeze it, which fixes its studies and draws their seeds.
 
-    ./run_all.sh freeze --new PLAN --study NAME     writes a plan, to be filled in
-    ./run_all.sh freeze PLAN                        fixes its studies, and draws their seeds
+./run_all.sh freeze --new PLAN --study NAME     writes a draft, to be filled in
+./run_all.sh freeze PLAN                        fixes the plan's studies, and draws their seeds
 """
 
 import json
@@ -24,8 +23,8 @@ from lib.config.yaml import Json, parse_yaml
 
 
 def draft_plan(file: str, name: str | None) -> None:
-    """Write a new plan for a study, to be filled in, and say what follows. Raises UserError where
-    the plan exists and something is filled in."""
+    """Write the draft of a plan for a study, and print what to do next. Raises UserError if the
+    plan exists and something is filled in."""
     if not name:
         raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
     path, study = PLANS / file, load_study(name, undrawn=True)
@@ -40,13 +39,12 @@ def draft_plan(file: str, name: str | None) -> None:
 
 
 def _template(study: Study, file: str) -> str:
-    """Write a plan with the arms and measures of a study, in which every factor has an effect and
-    every pair of factors an interaction, or each arm differs from its baseline. Blank is what only
-    its user knows."""
+    """Return the text of a plan with a study's arms and measures, and a hypothesis for each effect
+    that `proposed_tests` lists. Fields that only the user can fill in are empty."""
     measure, hypotheses = main_measure(study), list[str]()
-    for name, asked in proposed_tests(study, measure).items():
+    for name, test in proposed_tests(study, measure).items():
         hypotheses += [f"  {json.dumps(name, ensure_ascii=False)}:", "    says:"]
-        hypotheses += [f"    {field}: {json.dumps(value)}" for field, value in asked.items()]
+        hypotheses += [f"    {field}: {json.dumps(value)}" for field, value in test.items()]
     measures = [name for name, of in MEASURES.items() if of.better] + study.stock_measures
     template = (TEMPLATES / "plan.yaml").read_text("utf-8")
     return template.format(
@@ -63,23 +61,22 @@ def _template(study: Study, file: str) -> str:
 
 
 def main_measure(study: Study) -> str:
-    """Name what a study without a plan is about: the loss, or where its arms' tokens differ, bits
-    per character."""
+    """Return the measure that a study without a plan is about: the loss, or bits per character if
+    its arms' tokens differ."""
     per_token = len({vocabulary(dict(arm.config.corpus)) for arm in study.arms()}) == 1
     return MAIN[0] if per_token else "bits_per_character"
 
 
 def proposed_plan(study: Study, measure: str | None) -> Json:
-    """Return the content of a plan with the hypotheses that are proposed for a study."""
+    """Return the content of a plan with the tests that are proposed for a study."""
     blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
     tests = proposed_tests(study, measure or main_measure(study))
-    asked = {name: {"says": name} | test for name, test in tests.items()}
-    return blank | {"hypotheses": asked}
+    return blank | {"hypotheses": {name: {"says": name} | test for name, test in tests.items()}}
 
 
 def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
-    """Propose tests by name, as fields of a hypothesis: of a grid the main effects and the
-    interactions, else of each arm beside its baseline."""
+    """Propose tests, as fields of a hypothesis by name: a grid's main effects and interactions, or
+    else each arm's difference from its baseline."""
     arms = study.arms()
     effects = effects_of({arm.id: arm.levels for arm in arms})
     pairs = {effect.name: effect.pairs for effect in effects if effect.kind != "simple"}
@@ -99,9 +96,9 @@ def _wrapped(text: str) -> str:
 def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]]]) -> Plan:
     """Write what a plan of `params/plans/` fixes of its studies into its file; return the plan.
 
-    `data_of` hashes the texts of a study, by their sources, and its task suites. Raises UserError
-    with a line for all that is missing or wrong in the plan and its studies, and where one of them
-    has run.
+    `data_of` returns the hashes of a study's texts, by source, and of its task suites. Raises
+    UserError with a line for each thing that is missing or wrong in the plan and its studies, and
+    for a study that has run.
     """
     path, plan = PLANS / file, read_plan(file)
     faults: list[str] = []
@@ -135,7 +132,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
             committed_code=CODE not in study.factors,
         )
         lines.append(f"  {study.name}:")
-        # A field a line; what JSON writes is YAML, too.
+        # One field a line; JSON is also YAML.
         lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.model_dump().items()]
     write_text(path, "\n".join([before, "", *lines, ""]))
     return read_plan(file)
@@ -152,8 +149,8 @@ def _missing_lines(study: Study, file: str) -> list[str]:
 
 
 def _used_seeds(file: str) -> list[int]:
-    """List every seed that a study of `params/` lists, or another plan drew or left out: of a study
-    that has left, a published plan knows them."""
+    """List every seed that a study of `params/` lists, or that another plan drew or left out.
+    Published plans hold the seeds of studies that are gone."""
     studies = [load_study(path.stem, undrawn=True) for path in listed(PARAMS, "*.yaml")]
     used = {seed for study in studies if not study.drawn for seed in study.seeds}
     for plan in (read_plan(path.name) for path in listed(PLANS, "*.yaml") if path.name != file):

@@ -1,10 +1,9 @@
-"""The registry of measures: how each is called, read and printed, and where it stands.
+"""Each measure's name, unit, direction and format, and where it is shown.
 
-Every list of measures is a query on it: `measures_in` by group.
-Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
-`lib.config.schema.stock_measures`.
-To add a measure, add it here and return it from where its like are: what raw files
-suffice for from `lib.results`, so that `verify` computes it again, else from `lib.train.evaluate`.
+Every list of measures is a query on this registry: `measures_in` by group. It also knows the
+accuracies of stock tasks, such as `sciq.acc`: see `lib.config.schema.stock_measures`.
+To add a measure, add it here, and return it from `lib.results` if raw files suffice for it, so that
+`verify` computes it again; otherwise from `lib.train.evaluate`.
 """
 
 from collections.abc import Mapping
@@ -19,13 +18,13 @@ of a study without a plan; comparison: seed by seed; calibration: the table of c
 
 @dataclass(frozen=True)
 class Measure:
-    """How a measure is called, read and printed, and in which groups it stands."""
+    """A measure's name, unit, direction and format, and the groups that show it."""
 
     label: str
     unit: str
     """"" for a plain number."""
     better: Literal["lower", "higher"] | None
-    """Which way is better; None: neither."""
+    """Which direction is better; None: neither."""
     digits: int
     groups: tuple[MeasureGroup, ...] = ()
 
@@ -35,7 +34,7 @@ class Measure:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     def gain(self, change: float) -> float:
-        """Turn a change so that more is better; NaN for a measure of which neither is."""
+        """Return a change with a sign such that more is better; NaN if no direction is better."""
         return {"lower": -change, "higher": change, None: nan}[self.better]
 
     def text(self, value: float, sign: str = "") -> str:
@@ -105,20 +104,21 @@ MEASURES = _Registry({
 """Measures in the order in which tables show them."""
 
 MAIN = ("loss", "perplexity")
-"""What stands first where no plan says what does."""
+"""The measures that are shown first in a study without a plan."""
 
 PER_TOKEN = frozenset(
     name
     for name in MEASURES
     if name.startswith(("loss", "perplexity", "accuracy", "ece", "brier", "nll", "temperature"))
 )
-"""Measures of one prediction: they compare nothing between tokenizers, whose tokens hold different
+"""Measures per token. They cannot be compared between tokenizers, whose tokens hold different
 amounts of text."""
 
 JUDGED = ("unstable", "harmful")
-"""Yes (1) or no (0) of a run, by the plan's definition, so that a mean is a share of runs."""
+"""Measures that are 1 or 0 for a run, by the plan's definition, so that a mean is a share of
+runs."""
 
 
 def measures_in(group: MeasureGroup) -> list[str]:
-    """Name the measures of a group, in order."""
+    """List the measures of a group, in order."""
     return [name for name, measure in MEASURES.items() if group in measure.groups]

@@ -1,7 +1,7 @@
-"""Where things are.
+"""Where files and folders are.
 
-On Kaggle the repository is a read-only input, so everything a run writes goes to the working
-folder beside the inputs; everywhere else it goes to the repository itself.
+On Kaggle the repository is a read-only input, so everything is written to the working folder beside
+the inputs. Everywhere else it is written to the repository itself.
 """
 
 import json
@@ -11,21 +11,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 OUTPUT = "STUDY_OUTPUT"
-"""Environment variable that names the folder to write to, where that is another than `ROOT`."""
+"""Environment variable with the folder to write to, if that is not `ROOT`."""
 
 
 def kaggle_folder(root: Path = ROOT) -> Path | None:
-    """Return Kaggle's top folder (it holds `input/` and `working/`), or None elsewhere.
-
-    A repository that lies below some `input/` with a `working/` beside it is on Kaggle.
-    """
+    """Return Kaggle's top folder, which holds `input/` and `working/`, or None elsewhere. A
+    repository below an `input/` with a `working/` beside it is on Kaggle."""
     candidates = [parent.parent for parent in root.parents if parent.name == "input"]
     return next((k for k in [*candidates, Path("/kaggle")] if (k / "working").is_dir()), None)
 
 
 def output_root(root: Path = ROOT) -> Path:
-    """Return the folder under which `runs/`, `data/`, `papers/` and one's own `params/` are
-    written: of a checkout that an arm's code is taken from, the one that runs the sweep."""
+    """Return the folder in which `runs/`, `data/`, `papers/` and your own `params/` are written.
+    The code of an arm that is a commit writes to the checkout that runs the sweep."""
     if os.environ.get(OUTPUT):
         return Path(os.environ[OUTPUT])
     kaggle = kaggle_folder(root)
@@ -37,41 +35,41 @@ PLANS = PARAMS / "plans"
 RUNS = output_root() / "runs"
 PAPERS = output_root() / "papers"
 PAPER = PAPERS / "embedding-norm"
-"""Of a study that names no other."""
+"""The paper of a study that names no other."""
 COPIES = (RUNS / ".code").resolve()
-"""Where a sweep keeps the code that it executes: a copy, and worktrees of arms that are commits."""
+"""The code that a sweep executes: a copy, and worktrees of arms that are commits."""
 SWEEP = RUNS / "sweep.json"
-"""What a sweep tells all that it executes, as `lib.sweep.code` writes it."""
+"""What a sweep tells its notebooks, as `lib.sweep.code` writes it."""
 CHECKOUT = Path(json.loads(SWEEP.read_text("utf-8"))["checkout"]) if ROOT.parent == COPIES else ROOT
-"""The repository that a user works in: git, parameters, texts and tasks are looked for there, and
-never in the code that a sweep keeps."""
+"""The repository that the user works in. Git, parameters, texts and tasks are looked up there,
+never in a sweep's copy of the code."""
 TEMPLATES = CHECKOUT / "papers" / "embedding-norm" / "templates"
 
 
 def study_folder(study: str) -> Path:
-    """Work in progress of one study: `runs/<study>/`."""
+    """Return the folder of a study in work: `runs/<study>/`."""
     return RUNS / study
 
 
 def run_folder(study: str, arm: str, seed: int) -> Path:
-    """Work in progress of one run: `runs/<study>/<arm>/seed-<seed>/`."""
+    """Return the folder of a run in work: `runs/<study>/<arm>/seed-<seed>/`."""
     return study_folder(study) / arm / f"seed-{seed}"
 
 
 def executed_notebook(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
-    """Return where the executed copy of a notebook goes, e.g. `runs/final/03_analysis.ipynb`."""
+    """Return the path of a notebook's executed copy, e.g. `runs/final/03_analysis.ipynb`."""
     folder = run_folder(study, arm, seed) if arm else study_folder(study)
     return folder / f"{notebook}.ipynb"
 
 
 def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
-    """Return where the one result goes that a notebook declares."""
+    """Return the path of a notebook's result."""
     name = "result.json" if arm else f"{notebook}.json"
     return executed_notebook(notebook, study, arm, seed).with_name(name)
 
 
 def relative(path: Path) -> str:
-    """Write a path relative to where outputs go, so that no machine's folders are recorded."""
+    """Write a path relative to the output folder, so that no machine's folders are recorded."""
     for base in (ROOT, output_root()):  # a copy of the code lies below the latter
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
@@ -79,22 +77,22 @@ def relative(path: Path) -> str:
 
 
 def find(path: str) -> Path | None:
-    """Find a path, seen from where outputs go, from the repository or from the working folder, in
-    that order, so that every process of a sweep finds the same; None where there is none. Raises
-    OSError or RuntimeError for what cannot be a path."""
+    """Find a path relative to the output folder, the repository or the working folder, in that
+    order, so that every process of a sweep finds the same; None if there is none. Raises OSError or
+    RuntimeError if it cannot be a path."""
     tops = output_root(), CHECKOUT, Path()
     return next(filter(Path.exists, (top / Path(path).expanduser() for top in tops)), None)
 
 
 def listed(folder: Path, pattern: str) -> list[Path]:
-    """List what matches a pattern in a folder, sorted, without what is hidden there: the lock of an
-    editor (`.#x.yaml`), what macOS adds (`._x.yaml`), the rest of a write that was killed."""
+    """List the paths in a folder that match a pattern, sorted, without hidden ones: an editor's
+    lock (`.#x.yaml`), a file that macOS adds (`._x.yaml`), the rest of a write that was killed."""
     found = ((path, path.relative_to(folder).parts) for path in folder.glob(pattern))
     return sorted(path for path, parts in found if not any(part[0] == "." for part in parts))
 
 
 def corpus_places(file_name: str) -> list[Path]:
-    """List where a corpus file may lie, in search order; none of them need exist."""
+    """List the places where a corpus file may be, in search order. None of them need exist."""
     tops = [CHECKOUT, output_root(), output_root().parent / "shared", CHECKOUT.parent / "shared"]
     places = [top / "data" / file_name for top in tops]
     if kaggle := kaggle_folder():

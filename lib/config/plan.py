@@ -1,7 +1,7 @@
-"""The plan fixed in advance: what it may say, its hash, and the seeds that follow from the hash.
+"""A pre-registered plan: its fields, its hash, and the seeds that follow from the hash.
 
-Its heart are hypotheses in the reader's own words, each bound to a test. The hash covers all but
-`deviations`, so that a deviation can be recorded without pretending that the plan was another one.
+Its hypotheses are sentences in the author's own words, each with a test. The hash covers all fields
+but `deviations`, so that a deviation can be recorded without changing the plan.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from lib.config.schema import Positive, PositiveFloat, Section, Some, digest
 from lib.config.yaml import Json, read_yaml
 
 ALPHA, POWER = 0.05, 0.8
-"""Level of tests, and power, where a study names no plan."""
+"""Level and power of tests in a study without a plan."""
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -25,38 +25,41 @@ Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class Noise(Section):
-    """A transient relative to a run's own batch noise, whatever the batch, model and vocabulary."""
+    """A transient measured in a run's own batch noise, so that the definition fits every batch
+    size, model and vocabulary."""
 
     times: PositiveFloat = 12.0
     """Standard deviations of that noise, above the running minimum of the training loss."""
     window: Annotated[int, Field(ge=10)] = 50
-    """Steps before the one judged, by whose differences the noise is estimated."""
+    """Number of steps before the one judged, from whose differences the noise is estimated."""
 
 
 class Plateau(Section):
     """How long a run's training loss stays high at its start, and when that does harm."""
 
     below: PositiveFloat = 3.0
-    """Nats that the mean training loss of five steps falls below when the plateau ends. 3 is of a
-    vocabulary of characters; another has its own."""
+    """The plateau ends when the mean training loss of five steps falls below this many nats. 3 is
+    for a vocabulary of characters; another needs its own."""
     longest: Positive = 60
-    """Steps of a plateau that does no harm, however a run ends."""
+    """Most steps of a plateau that does no harm, however the run ends."""
 
 
 class Instability(Section):
-    """When a run is unstable: by its rise in nats (a transient), or relative to its noise; without
-    either, no run is called so."""
+    """When a run is unstable: by its rise in nats (a transient), or relative to its noise. Without
+    either, no run is called unstable."""
 
     rise: PositiveFloat | None = None
     """Nats above the running minimum of the training loss that make a transient."""
     last: Positive | None = None
     """Steps at the end whose mean loss tells whether a run recovered."""
     start: PositiveFloat | None = None
-    """Nats above ln V. An arm whose loss starts higher is not judged: it falls from a height."""
+    """Nats above ln V. An arm whose loss starts higher is not judged, because it falls from there.
+    """
     noise: Noise | None = None
     plateau: Plateau = Plateau()
     tolerated_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of an arm's runs, for the arm to count as stable; None: none may be unstable."""
+    """Share of an arm's runs that may be unstable if the arm counts as stable; None: no run may be.
+    """
 
     @model_validator(mode="after")
     def _one_definition(self) -> Self:
@@ -72,24 +75,24 @@ class Instability(Section):
 
 
 class Hypothesis(Section):
-    """A sentence in the reader's words, and the test that answers it."""
+    """A sentence in the author's words, and the test that answers it."""
 
     says: str
     test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
-    """Arm, the arm that it is held against, measure: what follows is about their mean difference
-    over seeds, the first minus the second. A level such as `tied=false` means every arm that has
-    it, beside the arm that differs in nothing else. None: of plans that rules answered."""
+    """[arm, the arm that it is compared with, measure]. The test is about the mean over seeds of
+    the first minus the second. A level such as `tied=false` means every arm that has it, each
+    compared with the arm that differs in nothing else. None: in old plans, which rules answered."""
     minus: Contrast | None = None
-    """Of an interaction, the two arms whose difference is subtracted from that of `test`."""
+    """For an interaction: the two arms whose difference is subtracted from that of `test`."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """By more than this, in the measure's units."""
+    """The difference is larger than this, in the measure's units."""
     equivalent_within: PositiveFloat | None = None
-    """Instead of a direction: the difference is smaller than this, either way."""
+    """Instead of a direction: the difference is smaller than this, in both directions."""
     exact: bool = False
-    """Tested by sign flips, which assume nothing but symmetry, instead of by t."""
+    """Test by sign flips, which assume nothing but symmetry, instead of by t."""
     family: str = "hypotheses"
-    """Those of one family share the plan's alpha, by Holm's method."""
+    """Hypotheses of one family share the plan's alpha, by Holm's method."""
     if_supported: Text = ""
     if_refuted: Text = ""
     if_undecided: Text = ""
@@ -124,7 +127,7 @@ class Hypothesis(Section):
 
 
 class Family(Section):
-    """Tests that share one level: every contrast in every measure, adjusted by Holm's method."""
+    """Tests that share alpha by Holm's method: every contrast in every measure."""
 
     contrasts: Some[Contrast]
     measures: Some[str]
@@ -140,54 +143,54 @@ class Deviation(Section):
 
 
 class Frozen(Section):
-    """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it; one changed by
-    hand makes another plan, with other seeds."""
+    """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it. If you change it
+    by hand, it is another plan, with other seeds."""
 
     seeds: Positive
-    """How many are drawn."""
+    """Number of seeds to draw."""
     used_seeds: list[int]
-    """Those of all studies before: none of them is drawn."""
+    """Seeds of all earlier studies, which are not drawn again."""
     parameters: Sha256
-    """Of the parameters of all arms, machine and seeds apart."""
+    """Hash of all arms' parameters, without machine and seeds."""
     corpus: dict[str, Sha256]
-    """Of the text, by its source."""
+    """Hash of each text, by its source."""
     suite: list[Sha256]
     """Hashes of the task suites; more than one where corpus or block size is a factor."""
     tasks: Sha256 | None = Field(None, exclude_if=not_)
-    """Of the files in `evaluation.include_path`."""
+    """Hash of the files in `evaluation.include_path`."""
     committed_code: bool = Field(False, exclude_if=not_)
-    """Whether runs confirm only where git shows that code and parameters were committed. `freeze`
-    writes true; older plans lack it."""
+    """Whether the study is confirmatory only if git shows that code and parameters were committed.
+    `freeze` writes true; older plans lack it."""
 
 
 class Plan(Section):
-    """A pre-registration. What has a usual value has a default."""
+    """A pre-registration. Fields with a usual value have a default."""
 
     title: str
     question: str
     confirmatory: Some[str]
-    """The studies that may confirm; every other one is exploratory, whatever it finds."""
+    """The studies that may be confirmatory; every other one is exploratory."""
     hypotheses: Annotated[dict[str, Hypothesis], Field(min_length=1)]
     smallest_effect_of_interest: dict[str, PositiveFloat] = Field({})
-    """Measure → the smallest difference that matters, in its units: what power is computed for, and
-    a difference shown to be smaller refutes a hypothesis of one."""
+    """Measure → the smallest difference that matters, in its units. Power is computed for it, and a
+    difference shown to be smaller refutes a hypothesis that there is one."""
     spread: str | dict[str, PositiveFloat] | None = None
-    """What power is computed from: the sd over seeds of the difference of two arms, by measure, or
+    """The sd over seeds of the difference of two arms, by measure, from which power is computed; or
     the name of a recorded study, such as a pilot, that shows it."""
     primary: list[str] = Field([])
-    """Measures; none: those of the hypotheses."""
+    """Primary measures; empty: those of the hypotheses."""
     secondary: list[str] = Field([])
     families: dict[str, Family] = Field({})
     """Tests without a hypothesis of their own."""
     alpha: Probability = ALPHA
     power: Probability = POWER
     instability: Instability | None = None
-    """None: no run is called unstable; a plateau is as usual."""
+    """None: no run is called unstable, and a plateau is defined as by default."""
     predictions: dict[str, Text] = Field({})
-    """What is expected, and what is known or suspected already, by name."""
+    """What you expect, and what you already know or suspect, by name."""
     procedures: dict[str, Text] = Field({})
-    """Whatever else is fixed in words: what is left out, how what is not fixed yet will be chosen,
-    what changed from an earlier plan."""
+    """Anything else that is fixed in words: what is left out, how open choices will be made, what
+    changed from an earlier plan."""
     deviations: list[Deviation] = Field([])
     frozen: dict[str, Frozen] = Field({})
     """What is fixed of each confirmatory study."""
@@ -209,23 +212,23 @@ class Plan(Section):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of what the plan's file says, without its deviations and blanks; of a plan of
-        `published.json` the hash that it was published with."""
+        """SHA-256 of the plan's file, without deviations and blanks. A plan in `published.json`
+        keeps the hash that it was published with."""
         return self._hash
 
     @property
     def bound(self) -> dict[str, Hypothesis]:
-        """Every hypothesis that has a test."""
+        """The hypotheses that have a test."""
         return {name: h for name, h in self.hypotheses.items() if h.test}
 
     @property
     def primary_measures(self) -> list[str]:
-        """The primary measures; where none is named, those of the hypotheses."""
+        """The primary measures; if none is named, those of the hypotheses."""
         return self.primary or list(dict.fromkeys(h.measure for h in self.bound.values()))
 
     def draw(self, study: str, n: int) -> list[int]:
-        """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
-        SHA-256 of "<hash of the plan>/<study>/<0, 1, …>", those used before left out."""
+        """Draw `n` seeds of a study that the plan is frozen for: the first 31 bits of the SHA-256
+        of "<hash of the plan>/<study>/<0, 1, …>", without seeds that were used before."""
         seeds: list[int] = []
         i = 0
         while len(seeds) < n:
@@ -238,8 +241,7 @@ class Plan(Section):
 
 
 def without_blanks(content: Any) -> Any:
-    """Leave out the fields of a mapping, and of mappings in it, that have no value, or one of white
-    space."""
+    """Leave out the fields of a mapping, and of mappings in it, that are empty or white space."""
     if not isinstance(content, dict):
         return content
     filled = {}
@@ -251,19 +253,19 @@ def without_blanks(content: Any) -> Any:
 
 
 def published_plans() -> Json:
-    """Read of each published plan its hash, the fields that had other names in its schema, and by
-    study the drawn and the skipped seeds."""
+    """Read each published plan's hash, its fields that have other names today, and its drawn and
+    skipped seeds by study."""
     file = PLANS / "published.json"
     return dict(read_json(file)["plans"]) if file.is_file() else {}
 
 
 def read_plan(file: str) -> Plan:
-    """Read a plan of `params/plans/`; ConfigError, with a line per fault, when it is missing or
-    faulty. Of a published one, fields that were dropped since are ignored."""
+    """Read a plan of `params/plans/`. Raises ConfigError, with a line per fault, if it is missing
+    or faulty. Fields that were dropped since a plan was published are ignored."""
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, [plan.stem for plan in listed(PLANS, "*.yaml")])
-        remedy = f"begin it by ./run_all.sh freeze --new {path.stem} --study NAME, or name none"
+        remedy = f"write it with ./run_all.sh freeze --new {path.stem} --study NAME, or name none"
         raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
     content, published = read_yaml(path), published_plans().get(file, {})
     content |= published.get("fields", {})

@@ -1,8 +1,8 @@
-"""Which code a run is of: the commit, and keys over the bytes of the sources that decide numbers.
+"""Which code made a run: the commit, and hashes (keys) of the sources that decide numbers.
 
-A run whose train key is another is trained anew; one whose measure key alone is another is measured
-anew from its weights. Neither key asks git, nor when a file was changed. They are taken when `lib`
-is imported, as an edit after that changes the files and not the code that runs.
+If the train key changes, the run is trained again. If only the measure key changes, it is measured
+again from its weights. Neither key depends on git or on the time of an edit. Both are computed when
+`lib` is imported, because a later edit changes the files but not the code that runs.
 """
 
 import errno
@@ -21,19 +21,27 @@ from lib.config.schema import digest
 from lib.config.yaml import Json
 
 TRAIN_FILES = (
-    *("lib/config/schema.py", "lib/config/study.py", "lib/config/yaml.py"),
-    *("lib/data/split.py", "lib/data/text.py", "lib/data/tokens.py"),
-    *("lib/train/model.py", "lib/train/trainer.py", "lib/train/checkpoint.py"),
-    *("lib/train/machine.py", "lib/train/distributed.py", "lib/train/diagnostics.py"),
-    *("lib/train/graph.py", "lib/train/optim.py"),
+    "lib/config/schema.py",
+    "lib/config/study.py",
+    "lib/config/yaml.py",
+    "lib/data/split.py",
+    "lib/data/text.py",
+    "lib/data/tokens.py",
+    "lib/train/checkpoint.py",
+    "lib/train/diagnostics.py",
+    "lib/train/distributed.py",
+    "lib/train/graph.py",
+    "lib/train/machine.py",
+    "lib/train/model.py",
+    "lib/train/optim.py",
+    "lib/train/trainer.py",
 )
-"""Files that decide the weights, or the curve, which is made in training and comes back from a
-checkpoint. Training imports a few others: `tests/config/test_provenance.py` names each of them,
-with the reason why it decides neither."""
+"""Files that decide the weights, or the curve that training makes and checkpoints keep. Training
+imports a few more: `tests/config/test_provenance.py` lists them, and why each decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
-"""Further files that decide the numbers of given weights; the same test names the harmless ones."""
+"""More files that decide the measures of given weights; the same test lists the harmless ones."""
 _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
-"""What must be as committed, beside parameters, for a run's commit to say what made it."""
+"""Files that must be as committed, like the parameters, if a run's commit tells what made it."""
 
 
 def hash_code(top: Path) -> dict[str, str]:
@@ -51,30 +59,30 @@ def imported_code() -> dict[str, str]:
 
 @cache
 def train_key() -> str:
-    """Compute the SHA-256 of the code that decides weights: the sources in `TRAIN_FILES`, and the
-    cells of 02_train up to the one that trains."""
+    """Compute the SHA-256 of the code that decides weights: `TRAIN_FILES`, and the cells of
+    02_train up to the one that trains."""
     cells = _cells()
     return _key(TRAIN_FILES, cells[: _last_call("train", cells) + 1])
 
 
 @cache
 def measure_key() -> str:
-    """Compute the SHA-256 of the code that decides the numbers of given weights: the other sources
-    of data and runs, and the cells of 02_train after training up to the one with the result."""
+    """Compute the SHA-256 of the code that decides the measures of given weights: `measure_files`,
+    and the cells of 02_train from training up to the result."""
     cells = _cells()
     first, last = _last_call("train", cells), _last_call("write_result", cells)
     return _key(measure_files(), cells[first + 1 : last + 1])
 
 
 def measure_files() -> list[str]:
-    """List the files whose code the measure key is of."""
+    """List the files of the measure key."""
     of = [name for name in imported_code() if any(map(Path(name).match, _MEASURE_FILES))]
     return [name for name in of if name not in TRAIN_FILES]
 
 
 def require_unedited(names: Iterable[str]) -> None:
-    """Raise UserError for a file of the code that was edited after this process imported `lib`:
-    what it imports later, or another process does, would not be what its keys say."""
+    """Raise UserError if a file was edited after this process imported `lib`: later imports, and
+    other processes, would run other code than the keys say."""
     for name in names:
         if not (ROOT / name).is_file() or sha256(ROOT / name) != imported_code()[name]:
             fault = f"{name}: was edited after this notebook imported lib"
@@ -86,7 +94,7 @@ def _key(files: Iterable[str], cells: list[str]) -> str:
 
 
 def _cells() -> list[str]:
-    """Return the code cells of 02_train but the parameters, which say what is made and not how."""
+    """Return the code cells of 02_train, without the one that holds its parameters."""
     content = json.loads((NOTEBOOKS / "02_train.ipynb").read_text("utf-8"))
     return [
         "".join(cell["source"])
@@ -96,12 +104,12 @@ def _cells() -> list[str]:
 
 
 def _last_call(name: str, cells: list[str]) -> int:
-    """Find the last cell that calls a function; ValueError where none does."""
+    """Return the index of the last cell that calls a function; ValueError if none does."""
     return max(i for i, cell in enumerate(cells) if re.search(rf"\b{name}\(", cell))
 
 
 def tasks_hash(include_path: str | None) -> str | None:
-    """Compute the SHA-256 of the files in `evaluation.include_path`; None without it."""
+    """Compute the SHA-256 of the files in `evaluation.include_path`; None if there is none."""
     if include_path is None:
         return None
     folder = CHECKOUT / include_path
@@ -111,9 +119,9 @@ def tasks_hash(include_path: str | None) -> str | None:
 
 
 def git(*words: str) -> str | None:
-    """Return what a command of git prints in the checkout; None where it fails or git is not
-    there. OSError where the machine has no process for it, or killed it."""
-    # No lock, as a user may work with git meanwhile; names and log entries as they are.
+    """Return the output of a git command in the checkout; None if it fails or git is missing.
+    Raises OSError if the machine cannot start it, or killed it."""
+    # No locks, because the user may be using git; unquoted names; no signatures in logs.
     options = ["--no-optional-locks", "-c", "core.quotePath=false", "-c", "log.showSignature=false"]
     command = ["git", *options, "-C", str(CHECKOUT), *words]
     try:
@@ -128,19 +136,19 @@ def git(*words: str) -> str | None:
 
 
 def is_checkout() -> bool:
-    """Tell whether this folder has a git repository of its own."""
+    """Return whether this folder is the top of a git repository."""
     top = git("rev-parse", "--show-toplevel")
     return top is not None and Path(top.strip()) == CHECKOUT
 
 
-@cache  # it is asked of every run
+@cache  # every run asks
 def git_state() -> Json:
-    """Return the commit, and whether code and parameters are as committed: None where git does not
-    tell, as in a tree that `git archive` packed, whose commit stands in lib/VERSION.
+    """Return the commit, and whether code and parameters are as committed: None if git cannot tell,
+    as in a tree from `git archive`, whose commit is in lib/VERSION.
 
-    What a sweep executes is told by the sweep, which asked git when it copied the code: the
-    checkout may have moved on since. Of an arm that is a commit, `code` is that commit, and the
-    rest is about the parameters.
+    In a sweep's copy of the code, the answers are those that the sweep got when it made the copy,
+    because the checkout may have changed since. For an arm that is a commit, `code` is that commit,
+    and the rest is about the parameters.
     """
     if ROOT.parent != COPIES:
         return ask_git()["code"]
@@ -150,8 +158,8 @@ def git_state() -> Json:
 
 
 def ask_git() -> dict[str, Json]:
-    """Ask git for the commit, and whether all of the `code`, or only its `parameters`, are as
-    committed."""
+    """Ask git for the commit, and whether code and parameters (`code`), or the parameters alone
+    (`parameters`), are as committed."""
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     commit: str | None = None
@@ -168,15 +176,15 @@ def ask_git() -> dict[str, Json]:
 
 
 def is_as_committed(*paths: str, top: Path | None = None) -> bool | None:
-    """Return whether git calls files and folders of a checkout unchanged, and knows all files in
-    them that it does not ignore; None if git does not tell. The checkout is this one, or `top`."""
+    """Return whether files and folders of a checkout (this one, or `top`) are unchanged and hold no
+    untracked file; None if git cannot tell."""
     status = git("-C", str(top or CHECKOUT), "status", "--porcelain", "--", *paths)
     return None if status is None else not status
 
 
 def plan_log(file: str) -> str:
-    """List the commits that changed a plan of `params/plans/`, newest first, also under the names
-    that it had before."""
+    """List the commits that changed a plan of `params/plans/`, newest first, also under its former
+    names."""
     log = git("log", "--follow", "--format=%h %cs %s", "--", f"params/plans/{file}")
     return (log or "").strip() or "git knows no commit of it"
 

@@ -31,12 +31,12 @@ MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
 SCRATCH = ".scratch"
-"""The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
+"""Name of the study of scratch runs, in `runs/.scratch/`. No parameter file may have it."""
 COMMITS = "commits.json"
-"""In a study's folder of `runs/`: level of the factor `code` → hash of its commit, which a sweep
-writes when it begins."""
+"""File in a study's folder of `runs/`, which a sweep writes when it starts: level of the factor
+`code` → hash of its commit."""
 COPY = "# A copy, made anew whenever the study is loaded by its path: change that file.\n"
-"""How a copy in `params/` begins."""
+"""First line of a copy in `params/`."""
 _BESIDE_ARMS = {
     "01_data",
     "03_analysis",
@@ -52,7 +52,7 @@ _BESIDE_ARMS = {
     "suite",
     "verdict",
 }
-"""What lies beside the folders of a study's arms, in `runs/` or in its record, without suffixes."""
+"""Names, without suffixes, of what is beside the arms' folders in `runs/` or in a record."""
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
@@ -69,7 +69,8 @@ class Arm:
     variant: str
     """What is compared: the level of the first factor, or the name of an included arm."""
     setting: str
-    """The levels of all other factors, within which it is compared; "" when there are none."""
+    """The levels of all other factors, which stay the same in a comparison; "" if there are none.
+    """
 
 
 class IncludedArm(Section):
@@ -77,7 +78,7 @@ class IncludedArm(Section):
 
     levels: dict[str, Level]
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.=,-]*$")] | None = None
-    """Its name. None: made from its levels."""
+    """None: the name is made from the levels."""
     baseline: str | None = None
     """Id of the arm that it is compared with. None: as in the grid."""
 
@@ -85,7 +86,7 @@ class IncludedArm(Section):
 class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds.
 
-    It has the fields of a run beside its own, as its file and its record do: no field is nested.
+    It inherits a run's fields because they are beside its own in its file and in published results.
     """
 
     __hash__ = object.__hash__  # equal studies may have been loaded beside different plans
@@ -94,18 +95,18 @@ class Study(RunConfig):
     factors: dict[str, Some[Level]] = Field({})
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
     commits: dict[str, str] = Field({}, exclude_if=not_)
-    """Of the factor `code`, by level. In no file: found when the study begins to run."""
+    """Commit of each level of the factor `code`. In no file: looked up when the study starts."""
     seeds: Some[Annotated[int, Field(ge=0, lt=2**63)]]
     """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
     drawn: bool = Field(False, exclude=True)
-    """Whether they are. In no file."""
+    """Whether the seeds are drawn. In no file."""
     include: list[IncludedArm] = Field([])
     exclude: list[dict[str, Level]] = Field([])
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: PlanFile | None = None
-    """File in params/plans/ of the plan that the study is held against; None: exploratory."""
+    """The study's plan, a file in params/plans/; None: exploratory."""
     paper: StudyName = PAPER.name
-    """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
+    """Folder in papers/ for the study's record, results and figures. Not part of the hash."""
 
     @model_validator(mode="before")
     @classmethod
@@ -119,7 +120,7 @@ class Study(RunConfig):
 
     @model_validator(mode="after")
     def _factors_are_sound(self) -> Self:
-        # How runs are executed and measured is one for all: else they could not be compared.
+        # All runs are executed and measured in the same way: else they could not be compared.
         named = [("factors", name) for name in self.factors]
         for i, arm in enumerate(self.include):
             named += [(f"include.{i}.levels", name) for name in arm.levels]
@@ -189,7 +190,8 @@ class Study(RunConfig):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of what all runs share. Adding seeds or levels keeps it, so runs stay valid."""
+        """SHA-256 of the parameters that all runs share. It stays the same when seeds or levels are
+        added, so that runs stay valid."""
         shared = self.changed()
         for factor in self.factors:
             section, _, field = factor.partition(".")
@@ -198,7 +200,7 @@ class Study(RunConfig):
 
     @property
     def stock_measures(self) -> list[str]:
-        """Name the accuracies of the stock tasks, which a plan may be about."""
+        """The accuracies of the stock tasks, which a plan may test."""
         tasks, shots = self.evaluation.tasks, self.evaluation.shots
         return [name for task in tasks for name in stock_measures(task, shots)]
 
@@ -243,42 +245,42 @@ class Study(RunConfig):
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """How levels that are paths are called: see `told_apart`."""
+        """How levels that are paths are written: see `told_apart`."""
         included = (arm.levels.items() for arm in self.include)
         levels = [level for of in self.factors.values() for level in of]
         return told_apart(*levels, *(level for arm in included for _, level in arm))
 
     def arm_id(self, levels: dict[str, Level]) -> str:
-        """Write levels as a name: see `arm_id`."""
+        """Write levels as a name: see `lib.config.contrasts.arm_id`."""
         return arm_id(levels, self.paths)
 
-    def _arm(self, asked: IncludedArm) -> Arm:
+    def _arm(self, cell: IncludedArm) -> Arm:
         config = self.model_dump(include=set(RunConfig.model_fields))
-        fields = {factor: level for factor, level in asked.levels.items() if factor != CODE}
-        cell = {factor: asked.levels[factor] for factor in self.factors}
+        fields = {factor: level for factor, level in cell.levels.items() if factor != CODE}
+        levels = {factor: cell.levels[factor] for factor in self.factors}
         start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
-        within = {factor: level for factor, level in cell.items() if factor not in start}
+        within = {factor: level for factor, level in levels.items() if factor not in start}
         return Arm(
-            id=asked.name or self.arm_id(asked.levels),
-            levels=asked.levels,
-            config=with_fields(config, fields, f"factors {short(asked.levels, 200)}"),
-            baseline=asked.baseline or self.arm_id(cell | start),
-            variant=asked.name or self.arm_id({factor: cell[factor] for factor in start}),
+            id=cell.name or self.arm_id(cell.levels),
+            levels=cell.levels,
+            config=with_fields(config, fields, f"factors {short(cell.levels, 200)}"),
+            baseline=cell.baseline or self.arm_id(levels | start),
+            variant=cell.name or self.arm_id({factor: levels[factor] for factor in start}),
             setting=self.arm_id(within) if within else "",
         )
 
     def commit_of(self, arm: Arm) -> str | None:
-        """Return the commit by whose code an arm is run; None where that is the code at hand.
+        """Return the commit whose code runs an arm; None if that is the code at hand.
 
-        Raises ConfigError where the study has not begun, so that none is fixed.
+        Raises ConfigError if the study has not started, because commits are looked up then.
         """
         level = arm.levels.get(CODE)
         if level is not None and level not in self.commits:
-            raise ConfigError(f"factors.code: '{level}' is fixed when the study begins; run it")
+            raise ConfigError(f"factors.code: '{level}' is fixed when the study starts; run it")
         return None if level is None else self.commits[str(level)]
 
     def require_seed(self, seed: int) -> int:
-        """Return `seed`; ConfigError when the study does not hold it, or it is no whole number."""
+        """Return `seed`; ConfigError if it is not a seed of the study, or not a whole number."""
         if type(seed) is not int or seed not in self.seeds:  # 0.0 and False equal 0
             has = short(self.seeds)
             raise ConfigError(f"seed: {short(seed)} is not in study '{self.name}'; it has {has}")
@@ -286,8 +288,8 @@ class Study(RunConfig):
 
 
 def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConfig:
-    """Set dotted fields in the content of a config; ConfigError, beginning with `where`, where that
-    gives none that is allowed."""
+    """Return a config with dotted fields set. Raises ConfigError, whose message starts with
+    `where`, if a value is not allowed."""
     for name, value in fields.items():
         section, _, field = name.partition(".")
         content[section][field] = value
@@ -298,9 +300,9 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConf
 
 
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
-    """Return the study and the arm to train: with changes (dotted field → value) a scratch run, to
-    play with, which no record takes and no study sees, whose baseline is the arm as it was, under
-    no plan; without, and in a notebook that a sweep executes, the study's own.
+    """Return the study and the arm to train. With changes (dotted field → value) that is a scratch
+    run to play with: it has no plan, its baseline is the unchanged arm, and no record or study
+    takes it. Without changes, or in a sweep, they are returned as they are.
 
     Raises ConfigError for a field that does not exist, or a value that is not allowed.
     """
@@ -321,18 +323,18 @@ def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     """Load and validate a study: of `params/` by name (`final`) or path (`params/final.yaml`), or
-    by the path of a YAML elsewhere, of which `params/` gets a copy.
+    by the path of a YAML elsewhere, which is copied to `params/`.
 
-    With `undrawn`, 0, 1, … stand for seeds that are to be drawn, as before the plan is frozen.
-    Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
-    field, or is called otherwise than the study in it; or draws seeds from a plan not yet frozen.
+    With `undrawn`, seeds that are drawn from the plan are 0, 1, … instead, as before it is frozen.
+    Raises ConfigError if the file is missing, is not valid YAML, has an unknown or impossible
+    field, is named otherwise than the study in it, or draws seeds from a plan that is not frozen.
     """
     prepare_params()
     path = _study_file(study)
     content = read_yaml(path)
     try:
         for name in {"commits", "drawn"} & content.keys():
-            raise ConfigError(f"{name}: is found when the study begins to run; leave it out")
+            raise ConfigError(f"{name}: is found when the study starts; leave it out")
         result = Study.model_validate(content)
         if result.name != path.stem:
             raise ConfigError(f"name is '{result.name}'; it must be '{path.stem}'")
@@ -349,8 +351,7 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
 
 
 def _study_file(study: Any) -> Path:
-    """Find the file of a study, which a notebook's parameter may name; ConfigError where there is
-    none."""
+    """Find a study's file; ConfigError if there is none. A notebook's parameter may be anything."""
     if not isinstance(study, str | Path) or not str(study).strip():
         remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
         raise ConfigError(f"study: {short(study)} names none; {remedy}")
@@ -365,8 +366,8 @@ def _study_file(study: Any) -> Path:
 
 
 def _keep_copy(path: Path) -> None:
-    """Copy a study from elsewhere to `params/`, where every process of a sweep finds it.
-    ConfigError where another file of that name is there."""
+    """Copy a study from elsewhere to `params/`, where every process of a sweep finds it. Raises
+    ConfigError if another file there has its name."""
     text, target = path.read_text("utf-8"), PARAMS / path.name
     present = target.read_text("utf-8") if target.is_file() else COPY
     if present != text and not present.startswith(COPY):
@@ -384,7 +385,7 @@ def _drawn_seeds(study: Study) -> list[int]:
 
 
 def _read_commits(study: Study) -> dict[str, str]:
-    """Read which commits the levels of `code` are; none where the study has not begun."""
+    """Read the commits of the levels of `code`; none if the study has not started."""
     file = study_folder(study.name) / COMMITS
     return dict(read_json(file)) if CODE in study.factors and file.is_file() else {}
 

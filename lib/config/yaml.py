@@ -1,5 +1,5 @@
-"""YAML read without surprises: version 1.2, by ruamel.yaml. `1e-3` is a number, `no` is a text, and
-a key that is there twice is an error."""
+"""Read YAML 1.2, by ruamel.yaml: `1e-3` is a number, `no` is a text, and a key that is there twice
+is an error."""
 
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ Json = dict[str, Any]
 
 
 def read_yaml(path: Path) -> Json:
-    """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
-    YAML, or holds a field twice; OSError when it cannot be read."""
+    """Read a YAML mapping. Raises ConfigError, in one line, if the file is not a mapping, is not
+    valid YAML, or holds a field twice; OSError if it cannot be read."""
     return parse_yaml(path.read_bytes(), path.name)
 
 
 def parse_yaml(text: bytes, name: str) -> Json:
-    """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
+    """Read the YAML mapping of a text, which messages call `name`. Raises ConfigError as
+    `read_yaml`."""
     try:
         content = YAML(typ="safe", pure=True).load(text.decode("utf-8"))
     except MarkedYAMLError as error:

@@ -41,7 +41,8 @@ from lib.config.study import Study, load_study
 from lib.sweep.code import execute_in, require_as_asked, tree_of
 
 GPUS = "STUDY_GPUS"
-"""Environment variable that names the GPU of each run side by side, apart by semicolons."""
+"""Environment variable with the GPU of each run side by side, separated by semicolons.
+Not an argument, because a job's command line is the one that older commits know."""
 MAX_TURNS = 16
 """Of seeds: all further ones of a study are one turn, as every rule takes Snakemake some time."""
 _READS = {

@@ -140,7 +140,7 @@ def test_arms_are_made_once(load):
         {"machine": MachineConfig(threads=3)},
         {"training": TrainingConfig(iterations=7)},
     ],
-    ids=str,
+    ids=",".join,
 )
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_copy_has_the_arms_and_the_hash_of_its_own_fields(update, deep, load):

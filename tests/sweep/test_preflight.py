@@ -237,7 +237,7 @@ def test_a_plan_that_changed_after_its_runs_stops_a_sweep_and_can_be_restored(ch
     fault = refused(require_same_plan, study)
     said = said.replace("HASH", made.plan_hash[:8]).replace("COMMIT", made.made_at[:12])
     assert fault.startswith(f"plan: {said}")
-    assert fault.endswith("; to begin another plan, give the study and its plan new names")
+    assert fault.endswith("; for another plan, give the study and its plan new names")
     for command in re.findall("`([^`]* params/[^`]*)`", fault):
         subprocess.run(command, cwd=made.top, shell=True, check=True)
         made.study(plan=load_study("trial").plan or "plän.yaml")
