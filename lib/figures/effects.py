@@ -45,8 +45,8 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     for x, (name, look) in enumerate(styles.items()):
         values = table[name]
         ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker, zorder=2)
-        ends = [x - 0.25, x + 0.25]
-        ax.plot(ends, [values.mean()] * 2, color=look.colour, linewidth=2.2, zorder=3)
+        mean = values.mean()
+        ax.plot([x - 0.25, x + 0.25], [mean, mean], color=look.colour, linewidth=2.2, zorder=3)
     ticks(ax, [look.label for look in styles.values()])
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
@@ -82,8 +82,8 @@ def interaction(
         x = seeds.mean().index + offset
         ax.plot(x, seeds.mean(), marker=look.marker, markersize=4, **line(look))
         ax.fill_between(x, seeds.min(), seeds.max(), color=look.colour, alpha=0.15, linewidth=0)
-        points: Any = {"color": look.colour, "markersize": 2.5, "alpha": 0.5}
-        ax.plot(part["place"] + offset, part[measure], look.marker, **points)
+        at = part["place"] + offset
+        ax.plot(at, part[measure], look.marker, color=look.colour, markersize=2.5, alpha=0.5)
         count_lost(ax, x, seeds.size() - seeds.count(), look)
     spread(ax, runs[measure].dropna())
     ax.set_ylabel(MEASURES[measure].label)
@@ -98,7 +98,8 @@ def differences(
     as the analysis wrote them; crosses count lost pairs."""
     ax.axhline(0, color="0.5", linewidth=0.8)
     for look, offset, part in by_level(table, factor, levels):
-        x, mean = part["place"] + offset, part["mean_delta"].to_numpy()
+        x = part["place"] + offset
+        mean = part["mean_delta"].to_numpy()
         ax.plot(x, mean, marker=look.marker, markersize=4, **line(look))
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
         ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2)
@@ -110,7 +111,7 @@ def differences(
 def by_level(
     table: pd.DataFrame, factor: str, levels: Sequence[Level]
 ) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
-    """Give each variant, how far its marks stand aside, and its rows in the order of their `place`:
+    """Yield each variant, how far its marks stand aside, and its rows by their `place`:
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
     table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
@@ -121,16 +122,23 @@ def by_level(
 def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
     """Draw a cross, and how many runs it stands for, at the top of an axis."""
     across = ax.get_xaxis_transform()
-    style: Any = {"color": look.colour, "fontsize": 7, "ha": "center", "va": "top"}
     for at, count in zip(x, counts, strict=True):
         if count:
             ax.margins(y=0.2)  # room for the crosses
             ax.plot(at, 0.98, color=look.colour, marker="x", markersize=5, transform=across)
-            ax.annotate(str(count), (at, 0.94), xycoords=across, **style)
+            ax.annotate(
+                str(count),
+                (at, 0.94),
+                xycoords=across,
+                color=look.colour,
+                fontsize=7,
+                ha="center",
+                va="top",
+            )
 
 
 def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
-    """Name a factor and its levels on the x axis."""
+    """Write a factor and its levels on the x axis."""
     ticks(ax, [level_name("", level).removeprefix("=") for level in levels])
     ax.set_xlabel(factor.rpartition(".")[2].replace("_", " "))
     ax.set_xlim(-0.4, len(levels) - 0.6)
@@ -138,6 +146,6 @@ def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
 
 
 def mark(look: Variant, filled: bool) -> dict[str, Any]:
-    """Write a variant's mark, filled or hollow, as matplotlib's keywords."""
+    """Return a variant's mark, filled or hollow, as matplotlib's keywords."""
     face = look.colour if filled else "white"
     return {"color": look.colour, "marker": look.marker, "markerfacecolor": face}

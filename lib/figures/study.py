@@ -30,9 +30,21 @@ from lib.stats.tables import CHANGES, REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
-Layouts = Iterator[tuple[Any, ...]]
-"""Of figures: name and `Rows`; then, where they are not as usual, the height of a row in inches and
-the column of the tables that panels stand side by side by."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a figure draws, and how its panels stand."""
+
+    name: str
+    rows: Rows
+    height: float = 1.6
+    """Of a row, in inches."""
+    by: str = "setting"
+    """The column of the tables that panels stand side by side by."""
+
+
+Layouts = Iterator[Layout]
 
 
 @dataclass(frozen=True)
@@ -53,12 +65,15 @@ class StudyFigures:
         path = study_folder(study.name) / "verdict.json"
         if not path.is_file():
             raise of_runs.ResultError(f"there is no {relative(path)}: execute 03_analysis first")
-        self.study, self.results, self.verdict = study, results, read_json(path)
+        self.study = study
+        self.results = results
+        self.verdict = read_json(path)
         self.folder = path.with_name("figures")
         self.plan = load_plan(study)
         self.runs = of_runs.tidy(results)
         self.main = next(iter(of_runs.main_measures(self.runs, self.plan)), "loss")
-        self.trace, self.curve = self.raw("trace"), self.raw("curve")
+        self.trace = self.raw("trace")
+        self.curve = self.raw("curve")
 
     def raw(self, name: str) -> pd.DataFrame:
         """Join a raw file of all runs, each row with its run's baseline and status, and the losses
@@ -75,12 +90,20 @@ class StudyFigures:
         return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
 
     def applicable(self) -> Iterator[StudyFigure]:
-        """Give every figure for which the study has something to show: what it asks first."""
-        makers = [self._effects, self._comparison, self._interactions, self._loss]
-        makers += [self._smoothness, self._trends, self._inside, self._calibration, self._tasks]
-        for make in makers:
+        """Yield every figure for which the study has something to show: what it asks first."""
+        for make in (
+            self._effects,
+            self._comparison,
+            self._interactions,
+            self._loss,
+            self._smoothness,
+            self._trends,
+            self._inside,
+            self._calibration,
+            self._tasks,
+        ):
             for layout in make():
-                yield self._figure(inspect.getdoc(make), *layout)
+                yield self._figure(layout, inspect.getdoc(make))
 
     def _effects(self) -> Layouts:
         """By how much do arms differ? A row for each hypothesis of the plan, or without one for
@@ -94,24 +117,26 @@ class StudyFigures:
         if table.empty:
             table = self.contrasts(self.main)
             table["effect"] = table["arm"] + " - " + table["baseline"]
-        if len(table):
-            table = table.rename(columns={"hypothesis": "effect"}).astype(ENDS)
-            decided = (table["t_low"] > 0) | (table["t_high"] < 0)
-            if "answer" in table:
-                decided = table["answer"] != "undecided"
-            label = (
-                table["setting"].fillna(table["effect"]) if "setting" in table else table["effect"]
-            )
-            label = label.map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
-            mixed = pd.Series(map(is_mean_of_both_signs, table.to_dict("records")))
-            label, decided = label + mixed.map({True: f"\n{CHANGES}", False: ""}), decided & ~mixed
-            table = table.assign(label=label, decided=decided, variant="", setting="")
-            rows: Rows = {}
-            for measure in sorted(table["measure"].unique(), key=self.main.__ne__):
-                part = table[table["measure"] == measure]
-                rows[measure] = part, partial(effects.forest, measure=measure)
-            lines = label.str.count("\n").max() + 1
-            yield "effects", rows, 0.45 + 0.16 * lines * table["measure"].value_counts().max()
+        if table.empty:  # a single arm
+            return
+        table = table.rename(columns={"hypothesis": "effect"}).astype(ENDS)
+        decided = (table["t_low"] > 0) | (table["t_high"] < 0)
+        if "answer" in table:
+            decided = table["answer"] != "undecided"
+        label = table["effect"]
+        if "setting" in table:  # the name of its effect stands above it
+            label = table["setting"].fillna(label)
+        label = label.map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
+        mixed = pd.Series([is_mean_of_both_signs(row) for row in table.to_dict("records")])
+        label += mixed.map({True: f"\n{CHANGES}", False: ""})
+        table = table.assign(label=label, decided=decided & ~mixed, variant="", setting="")
+        rows: Rows = {}
+        for measure in sorted(table["measure"].unique(), key=self.main.__ne__):
+            part = table[table["measure"] == measure]
+            rows[measure] = part, partial(effects.forest, measure=measure)
+        lines = label.str.count("\n").max() + 1
+        most = table["measure"].value_counts().max()
+        yield Layout("effects", rows, height=0.45 + 0.16 * lines * most)
 
     def _loss(self) -> Layouts:
         """Does the loss fall smoothly, and when do variants part? First the dev loss,
@@ -136,7 +161,7 @@ class StudyFigures:
             comparable = of_runs.is_comparable(self.runs, "loss", self.runs["arm"])
             if comparable and (self.curve["arm"] != self.curve["baseline"]).any():
                 rows["difference"] = (self.curve, partial(training.difference, y=y))
-            yield name, rows, 1.9
+            yield Layout(name, rows, height=1.9)
 
     def _trends(self) -> Layouts:
         """Do gradients settle? Their norm, and AdamW's second moment. Lines are means over
@@ -145,7 +170,7 @@ class StudyFigures:
         rows: Rows = {}
         for y in of_runs.available_measures(("grad_norm", "second_moment_mean"), self.trace):
             rows[y] = self.trace, partial(training.trajectory, y=y)
-        yield "trend", rows
+        yield Layout("trend", rows)
 
     def _comparison(self) -> Layouts:
         """Do the lines of all seeds slope the same way? A thin line joins the runs of one
@@ -158,7 +183,7 @@ class StudyFigures:
         }
         few = 1 < self.runs["variant"].nunique() <= 6
         if rows and few and self.runs["setting"].nunique() <= 2:  # else the interaction says more
-            yield "comparison", rows
+            yield Layout("comparison", rows)
 
     def _interactions(self) -> Layouts:
         """Does the effect depend on this factor? The main measure at each of its levels,
@@ -179,7 +204,7 @@ class StudyFigures:
                     deltas = deltas.assign(within=deltas["arm"].map(within))
                     rows["differences"] = (deltas, partial(effects.differences, **how))
                 name = factor.rpartition(".")[2]
-                yield f"interaction-{name}", rows, 1.6, "within"
+                yield Layout(f"interaction-{name}", rows, by="within")
 
     def _inside(self) -> Layouts:
         """What differs inside? Where a factor is about the embeddings, their norm and their
@@ -192,7 +217,7 @@ class StudyFigures:
         rows: Rows = {y: (self.curve, partial(training.trajectory, y=y)) for y in names}
         rows["residual_norm"] = self.curve, training.residual_norms
         rows["second_moment"] = self.curve, training.second_moments
-        yield "inside", rows
+        yield Layout("inside", rows)
 
     def _calibration(self) -> Layouts:
         """Are predicted probabilities right, and does a longer context help? Reliability
@@ -212,7 +237,7 @@ class StudyFigures:
                 "ece": (shared, partial(by_temperature, y="ece")),
                 "position_loss": (self.raw("positions"), by_context),
             }
-            yield "calibration", rows
+            yield Layout("calibration", rows)
 
     def _tasks(self) -> Layouts:
         """In which tasks of the suite do variants differ by more than seeds do? 0 is
@@ -220,13 +245,12 @@ class StudyFigures:
         results."""
         tasks = of_runs.read_table(self.results, "tasks")
         if len(tasks):  # some studies leave the suite out
-            yield "tasks", {"": (tasks, effects.task_accuracies)}, 5.5
+            yield Layout("tasks", {"": (tasks, effects.task_accuracies)}, height=5.5)
 
-    def _figure(
-        self, says: str | None, name: str, rows: Rows, height: float = 1.6, by: str = "setting"
-    ) -> StudyFigure:
+    def _figure(self, layout: Layout, says: str | None) -> StudyFigure:
         """Lay out a figure with a row per table and a column per value of `by`. Of many columns,
         those shown are evenly spread from the first to the last, and the words say so."""
+        name, rows, by = layout.name, layout.rows, layout.by
         levels = {arm.variant: [*arm.levels.values(), ""][0] for arm in self.study.arms()}
         tables = {row: in_order(table, levels) for row, (table, _) in rows.items()}
         settings = list(dict.fromkeys(next(iter(tables.values()))[by]))
@@ -234,9 +258,11 @@ class StudyFigures:
         columns = [settings[i] for i in places.round().astype(int)]
 
         def draw() -> None:
-            with facets(name, self.folder, list(rows), columns, height) as axes:
+            with facets(name, self.folder, list(rows), columns, layout.height) as axes:
                 for (row, column), ax in axes.items():
-                    rows[row][1](tables[row][tables[row][by] == column], ax=ax)
+                    table = tables[row]
+                    _, draw_panel = rows[row]
+                    draw_panel(table[table[by] == column], ax=ax)
 
         title = name.replace("-", ": ").replace("_", " ").capitalize()
         of = f"{self.study.name}, {self.runs['seed'].nunique()} seeds"

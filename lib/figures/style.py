@@ -61,8 +61,13 @@ VARIANTS = {
 _COLOURS = ("#882255", "#117733", "#332288", "#AA4499", "#999933", "#44AA99")
 _MARKERS = ("*", "h", "p", "<", ">", "d")
 _DASHES = (
-    *((4, 1, 1, 1), (2, 1), (6, 1.5, 1, 1.5, 1, 1.5), (3, 3)),
-    *((8, 1.5, 2, 1.5), (1, 2), (4, 1, 4, 1, 1, 1)),
+    (4, 1, 1, 1),
+    (2, 1),
+    (6, 1.5, 1, 1.5, 1, 1.5),
+    (3, 3),
+    (8, 1.5, 2, 1.5),
+    (1, 2),
+    (4, 1, 4, 1, 1, 1),
 )
 
 
@@ -72,30 +77,33 @@ def variant(name: str) -> Variant:
     return VARIANTS.get(name) or replace(VARIANTS["none"], label=name)
 
 
-def looks(names: Iterable[str], ordered: bool = False) -> dict[str, Variant]:
-    """Give the variants of a study their looks: its baseline, the first, is black and solid, and no
+def looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, Variant]:
+    """Return the looks of a study's variants: its baseline, the first, is black and solid, and no
     other is. Levels that are `ordered` are one hue from light to dark."""
-    every, found = list(names), dict[str, Variant]()
+    names = list(names)
     spare = map(Variant, repeat(""), cycle(_COLOURS), cycle(_DASHES), cycle(_MARKERS))
-    shades = colormaps["Blues"](np.linspace(0.35, 1, len(every)))
-    for shade, name in zip(shades, every, strict=True):
+    shades = colormaps["Blues"](np.linspace(0.35, 1, len(names)))
+    found = {}
+    for shade, name in zip(shades, names, strict=True):
         known = variant(name)
         look = known if known.dashes and not ordered else next(spare)
         colour = to_hex(shade) if ordered else look.colour
+        if name == names[0]:
+            look = VARIANTS["none"]
+            colour = look.colour
         found[name] = replace(look, label=known.label, colour=colour)
-    for name in every[:1]:
-        found[name] = replace(VARIANTS["none"], label=found[name].label)
     return found
 
 
 def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
-    """Give the look of every variant in a table, in the order in which they are drawn: as a
+    """Return the look of every variant in a table, in the order in which they are drawn: as a
     categorical column, which names all of the study, orders them. Of any other, as of a single run,
     each has the look that is registered."""
-    present, dtype = table["variant"].unique(), table["variant"].dtype
+    present = table["variant"].unique()
+    dtype = table["variant"].dtype
     if not isinstance(dtype, pd.CategoricalDtype):
         return {name: variant(name) for name in present}
-    every = looks(dtype.categories, bool(dtype.ordered))
+    every = looks(dtype.categories, ordered=bool(dtype.ordered))
     return {name: look for name, look in every.items() if name in present}
 
 
@@ -103,13 +111,14 @@ def in_order(table: pd.DataFrame, levels: Any) -> pd.DataFrame:
     """Order the variants of a table as `levels`, from variant to level of the first factor: the
     baseline, which is first, then the others; numbers from the lowest to the highest."""
     baseline, *others = levels
-    if ordered := {type(levels[name]) for name in others} <= {int, float}:
+    ordered = all(type(levels[name]) in (int, float) for name in others)
+    if ordered:
         others.sort(key=levels.get)
-    return table.astype({"variant": pd.CategoricalDtype([baseline, *others], ordered)})
+    return table.astype({"variant": pd.CategoricalDtype([baseline, *others], ordered=ordered)})
 
 
 def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
-    """Give the look of every variant of a table, in order, with its rows."""
+    """Yield the look of every variant of a table, in order, with its rows."""
     for name, look in table_looks(table).items():
         yield look, table[table["variant"] == name]
 
@@ -139,7 +148,7 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
 def facets(
     name: str, folder: Path, rows: Sequence[str], columns: Sequence[str], height: float = 1.6
 ) -> Iterator[dict[tuple[str, str], Axes]]:
-    """Give an `ax` per (row, column) to draw on; then save the figure and show it.
+    """Yield an `ax` per (row, column) to draw on; then save the figure and show it.
 
     Columns are settings, and panels of a row have one range. The rows of a single column stand
     side by side, two or three in a line. `height` is that of a line of panels in inches.
@@ -152,8 +161,13 @@ def facets(
             side_by_side = len(columns)
         lines = math.ceil(len(panels) / side_by_side)
         width = 3.25 if len(panels) == 1 else 6.75  # a column and a page of the printed paper
-        how: Any = {"figsize": (width, lines * height + 0.4), "sharey": is_grid and "row"}
-        figure, axes = plt.subplots(lines, side_by_side, squeeze=False, **how)
+        figure, axes = plt.subplots(
+            lines,
+            side_by_side,
+            figsize=(width, lines * height + 0.4),
+            sharey="row" if is_grid else "none",
+            squeeze=False,
+        )
         for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
@@ -161,11 +175,11 @@ def facets(
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
             factors = setting.replace("_", " ").replace("=", " = ").split(",")
-            ax.set_title(
-                "\n".join(textwrap.fill(f, int(14 * width / side_by_side)) for f in factors)
-            )
-        for ax in axes[:, 1:].flat if is_grid else ():
-            ax.set_ylabel("")
+            fit = int(14 * width / side_by_side)  # letters that a line holds
+            ax.set_title("\n".join(textwrap.fill(factor, fit) for factor in factors))
+        if is_grid:
+            for ax in axes[:, 1:].flat:
+                ax.set_ylabel("")
         entries: dict[str, Any] = {}
         for ax in figure.axes:
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -178,8 +192,8 @@ def facets(
 
 
 def aside(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
-    """Give the look of every variant of a table with its rows, and how far its marks stand aside:
-    spread over `width`, so that they do not overlap."""
+    """Yield the look of every variant of a table, how far its marks stand aside, and its rows:
+    marks are spread over `width`, so that they do not overlap."""
     n = table["variant"].nunique()
     for i, (look, part) in enumerate(variants(table)):
         yield look, width * (i - (n - 1) / 2) / max(n - 1, 1), part
@@ -201,10 +215,11 @@ def spread(ax: Axes, values: pd.Series) -> None:
 
 
 def ticks(ax: Axes, names: Sequence[str]) -> None:
-    """Name the places 0, 1, … on the x axis; aslant where names would run into one another."""
-    aslant: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    fit = 7 * max(map(len, names), default=0) * len(names) < ax.bbox.width  # pixels
-    ax.set_xticks(range(len(names)), names, **({} if fit else aslant))
+    """Write names at the places 0, 1, … of the x axis; aslant if they would run into each other."""
+    ax.set_xticks(range(len(names)), names)
+    longest = 7 * max(map(len, names), default=0)  # pixels
+    if longest * len(names) >= ax.bbox.width:
+        plt.setp(ax.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
 
 
 def show(figure: Figure, colours: int = 64) -> bytes:

@@ -37,12 +37,12 @@ LABELS = {
 
 
 def label(column: str) -> str:
-    """Name a column on an axis."""
+    """Return what an axis calls a column."""
     return LABELS.get(column, column.replace("_", " "))
 
 
 def of_embeddings(fields: Iterable[str]) -> bool:
-    """Tell whether a parameter is about the embeddings, so that it is worth a look what they do."""
+    """Return whether a parameter is about the embeddings, so that it is worth looking at them."""
     names = [field.rpartition(".")[2] for field in fields]
     return any(re.match("embedding|position|tied|n_embd", name) for name in names)
 
@@ -61,8 +61,9 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     for look, part in variants(curves.assign(block=thinned(curves[x]))):
         seeds = part.groupby("block")[y].agg(["mean", "min", "max"])
         ax.plot(seeds.index, seeds["mean"], **line(look))
-        band: Any = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
-        ax.fill_between(seeds.index, seeds["min"], seeds["max"], **band)
+        ax.fill_between(
+            seeds.index, seeds["min"], seeds["max"], color=look.colour, alpha=0.15, linewidth=0
+        )
     if pd.api.types.is_integer_dtype(curves[x]):
         ax.locator_params(axis="x", integer=True)
     ax.set(xlabel=label(x), ylabel=label(y))
@@ -80,8 +81,9 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
         spread(ax, curves[y])
     diverged = curves[curves["status"] == "diverged"].sort_values("step")
     for look, part in variants(diverged.drop_duplicates(["arm", "seed"], keep="last")):
-        crosses: Any = {"color": look.colour, "marker": "x", "s": 28, "zorder": 4}
-        ax.scatter(part["step"], part[y], clip_on=False, **crosses)
+        ax.scatter(
+            part["step"], part[y], s=28, color=look.colour, marker="x", zorder=4, clip_on=False
+        )
     return ax
 
 
@@ -89,13 +91,22 @@ def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
     """Draw those losses of the text that a table has a column of as labelled lines. A label stands
     at the end where the curves are below its line, or at the start, where they are not yet."""
     end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
-    style: Any = {"transform": ax.get_yaxis_transform(), "fontsize": 7, "color": "0.25"}
     for name in ("unigram", "bigram", "source"):
         loss = curves.get(f"{name}_loss", pd.Series(np.nan)).mean()
         if np.isfinite(loss):
-            x, ha = (0.99, "right") if end < loss else (0.01, "left")
             ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=":", zorder=1)
-            ax.text(x, loss, name, ha=ha, va="bottom", clip_on=True, **style)
+            at_end = end < loss
+            ax.text(
+                0.99 if at_end else 0.01,
+                loss,
+                name,
+                ha="right" if at_end else "left",
+                va="bottom",
+                fontsize=7,
+                color="0.25",
+                transform=ax.get_yaxis_transform(),
+                clip_on=True,
+            )
 
 
 def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
@@ -132,8 +143,7 @@ def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
     groups = list(values["group"].unique())
     for look, offset, part in aside(values, 0.4):
         x = part["group"].map(groups.index) + offset
-        style: Any = {"color": look.colour, "marker": look.marker, "label": look.label}
-        ax.scatter(x, part["value"], s=14, **style)
+        ax.scatter(x, part["value"], s=14, color=look.colour, marker=look.marker, label=look.label)
     ticks(ax, [group.replace("_", " ") for group in groups])
     spread(ax, values["value"])
     ax.set_ylabel("second moment")
@@ -145,8 +155,9 @@ def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
     per variant (mean over seeds), beside the diagonal of perfect calibration."""
     for look, part in variants(table[table["binning"] == "equal_mass"]):
         means = part[["confidence", "correct"]].div(part["n"], axis=0).groupby(part["bin"]).mean()
-        style = line(look) | {"marker": look.marker, "markersize": 3}
-        ax.plot(means["confidence"], means["correct"], **style)
+        ax.plot(
+            means["confidence"], means["correct"], marker=look.marker, markersize=3, **line(look)
+        )
     ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     ax.set(xlabel="confidence", ylabel="accuracy")
     return ax
@@ -172,16 +183,25 @@ _OF_A_RUN = STYLE | {"axes.grid": False, "font.size": 8.64, "text.antialiased": 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
     """Show how training went: loss, gradient norm, second moment; and what became of embeddings and
     logits, where the arm's levels are about them."""
-    tables = dict.fromkeys(("loss", "grad_norm", "second_moment_mean"), trace) | {"dev_loss": curve}
+    tables = {
+        "loss": trace,
+        "grad_norm": trace,
+        "second_moment_mean": trace,
+        "dev_loss": curve,
+    }
     if of_embeddings(arm.levels):
-        inside = ("embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
-        tables |= dict.fromkeys(inside, curve)
+        tables |= {
+            "embedding_cosine": curve,
+            "input_cosine": curve,
+            "embedding_norm": curve,
+            "logit_sd": curve,
+        }
     with plt.rc_context(_OF_A_RUN):
         n = len(tables) // 4
         figure, axes = plt.subplots(n, 4, figsize=(9.6, 2 * n))
         for (y, table), ax in zip(tables.items(), axes.flat, strict=True):
             trend(table.assign(variant=arm.variant), y, ax)
-        show(figure, 8)  # few colours: a record holds hundreds of such figures
+        show(figure, colours=8)  # few: a record holds hundreds of such figures
 
 
 def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
@@ -200,7 +220,7 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
             trend(tables["positions"], "position_loss", axes[2], x="context")
         residual_norms(tables["curve"], axes[-2])
         second_moments(tables["curve"], axes[-1])
-        show(figure, 8)
+        show(figure, colours=8)
 
 
 def live_picture(
@@ -216,12 +236,22 @@ def live_picture(
     with plt.rc_context(STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}):
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), width_ratios=(5, 3))
         for (name, tables), look, alpha in zip(runs.items(), looks, (1.0, 0.5), strict=False):
-            trace, curve = tables["trace"], tables["curve"]
+            trace = tables["trace"]
+            curve = tables["curve"]
             style: Any = {"color": look.colour, "zorder": 2 + alpha}
             axes[0].plot(trace["step"], trace["loss"], linewidth=0.9, alpha=0.5 * alpha, **style)
             axes[1].plot(trace["step"], trace["grad_norm"], linewidth=0.9, alpha=alpha, **style)
-            style |= {"marker": look.marker, "markersize": 4, "linewidth": 1.8, "alpha": alpha}
-            axes[0].plot(curve["step"], curve["dev_loss"], label=name, clip_on=False, **style)
+            axes[0].plot(
+                curve["step"],
+                curve["dev_loss"],
+                marker=look.marker,
+                markersize=4,
+                linewidth=1.8,
+                alpha=alpha,
+                label=name,
+                clip_on=False,
+                **style,
+            )
         traces = pd.concat(tables["trace"].dropna() for tables in runs.values())
         spread(axes[0], traces["loss"])
         spread(axes[1], traces["grad_norm"])
@@ -230,6 +260,6 @@ def live_picture(
         axes[0].legend(title="on dev (thin: in training)", title_fontsize=8)
         colour = "#B00020" if warnings else "black"
         axes[0].set_title("\n".join([standing, *warnings]), loc="left", color=colour)
-        png, width = small_png(figure), int(figure.bbox.width)
+        png = small_png(figure)
         plt.close(figure)
-        return png, width
+        return png, int(figure.bbox.width)

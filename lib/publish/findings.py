@@ -60,11 +60,16 @@ def check(paper: Path) -> Iterator[str]:
 
 
 def same_drawing(one: Path, other: Path) -> bool:
-    """Tell whether two PDFs of Matplotlib draw the same; builds of zlib pack them differently."""
-    stream = re.compile(rb"stream\r?\n(.*?)\r?\nendstream", re.DOTALL)
-    files = [path.read_bytes() if path.is_file() else b"" for path in (one, other)]
-    drawn = [[zlib.decompress(packed) for packed in stream.findall(file)] for file in files]
-    return drawn[0] == drawn[1]
+    """Return whether two PDFs of Matplotlib draw the same; builds of zlib pack them differently."""
+    return _drawn(one) == _drawn(other)
+
+
+def _drawn(pdf: Path) -> list[bytes]:
+    """Unpack the streams of a PDF; none of a file that is not there."""
+    if not pdf.is_file():
+        return []
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf.read_bytes(), re.DOTALL)
+    return [zlib.decompress(packed) for packed in streams]
 
 
 def main(names: list[str]) -> None:

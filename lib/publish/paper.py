@@ -31,7 +31,8 @@ def convert(markdown: str, to: str) -> str:
     take the apostrophe of "GPT-2's" for a prime."""
     folder = str(TEMPLATES / "paper")  # of which Pandoc would read %20 as a space
     options = [f"--template=template.{to}", "--lua-filter=filter.lua"]
-    options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
+    if to == "latex":
+        options += ["--syntax-highlighting=none", "--natbib"]
     try:
         return str(pypandoc.convert_text(markdown, to + "-smart", "md", options, cworkdir=folder))
     except RuntimeError as error:
@@ -92,7 +93,7 @@ def check(paper: Path) -> Iterator[str]:
         yield str(error)
 
 
-def begin(paper: Path) -> None:
+def write_manuscript(paper: Path) -> None:
     """Write a first manuscript: table, contrasts and figure of each of a paper's studies."""
     head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
     studies = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
@@ -108,7 +109,7 @@ def main(names: list[str]) -> None:
         if not (paper / "paper.md").is_file():
             if not names:
                 continue
-            begin(paper)
+            write_manuscript(paper)
             print(f"First manuscript    {relative(paper / 'paper.md')}: yours to rewrite")
         for path, content in make_files(paper).items():
             write_bytes(path, content)

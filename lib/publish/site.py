@@ -72,8 +72,9 @@ def notebook_html(path: Path) -> str:
 
 
 def _write(site: Path, page: str, template: str, **content: Any) -> None:
-    content |= {"page": page, "root": "../" * page.count("/")}
-    write_text(site / page, _templates.get_template(template).render(content))
+    root = "../" * page.count("/")
+    text = _templates.get_template(template).render(page=page, root=root, **content)
+    write_text(site / page, text)
 
 
 def write_notebook(site: Path, page: str, path: Path, said: str = "") -> str:
@@ -89,14 +90,16 @@ def write_notebook(site: Path, page: str, path: Path, said: str = "") -> str:
 
 
 def progress_of(folder: Path, arm: Arm | None) -> str:
-    """Say how far a run is that has no result; "again" where it had one."""
-    notebook, made = status_of(folder / "02_train.ipynb"), folder / STEP_FILE
+    """Return how far a run is that has no result; "again" if it had one."""
+    notebook = status_of(folder / "02_train.ipynb")
+    made = folder / STEP_FILE
     if notebook["status"] == "failed":
         return f"failed: {notebook['reason']}"
     if not made.is_file():
         return "begun" if folder.is_dir() else "not begun"
     steps = arm.config.training.iterations if arm else "?"
-    step, age = made.read_text("utf-8"), time.time() - made.stat().st_mtime
+    step = made.read_text("utf-8")
+    age = time.time() - made.stat().st_mtime
     word = "running" if age < RECENT else "trained" if step == str(steps) else "stopped"
     again = " again" if raw_file(folder, "trace").is_file() else ""
     return f"{word}{again}, step {step} of {steps}"
@@ -198,11 +201,18 @@ def chart_of(studies: list[Json]) -> Json:
     for of in studies:
         drawn = table_looks(of["curves"])
         found = {f"{of['name']}: {variant}": look for variant, look in drawn.items()}
-        keys[of["name"]], every = list(found), every | found
-    choice = alt.binding_select(options=list(keys), name="Study ")
-    study = alt.param("study", bind=choice, value=next(iter(keys)))
-    choice = alt.binding_select(options=measures, name="Measure ")
-    measure = alt.param("measure", bind=choice, value="dev_loss")
+        keys[of["name"]] = list(found)
+        every |= found
+    study = alt.param(
+        "study",
+        bind=alt.binding_select(options=list(keys), name="Study "),
+        value=next(iter(keys)),
+    )
+    measure = alt.param(
+        "measure",
+        bind=alt.binding_select(options=measures, name="Measure "),
+        value="dev_loss",
+    )
     picked = alt.selection_point("picked", fields=["key"], bind="legend")
     legend = alt.Legend(
         orient="top",

@@ -29,7 +29,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from jinja2.exceptions import UndefinedError
-from jinja2.utils import missing
 
 from lib.config.errors import UserError, suggest
 from lib.config.files import read_json
@@ -43,8 +42,10 @@ from lib.stats.tables import cautions
 
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
 _CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
-_WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven"]
-_WORDS += ["eight", "nine", "ten", "eleven", "twelve"]
+_WORDS = [
+    "none", "one", "two", "three", "four", "five", "six",
+    "seven", "eight", "nine", "ten", "eleven", "twelve",
+]  # fmt: skip
 
 
 class TextError(UserError):
@@ -58,12 +59,18 @@ class Template:
         self._paper = paper
         names = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
         self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
-        known: Json = {name.replace("-", "_"): of for name, of in self.studies.items()}
-        known |= {path.stem: read_yaml(path) for path in listed(paper, "*.yaml")}
-        known |= {path.stem: read_json(path) for path in listed(paper, "findings.json")}
-        known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
-        known |= {"results": self.studies, "one": one, "params": load_study}
-        known |= {"by_setting": by_setting, "cautions": cautions}
+        known: Json = {
+            **{name.replace("-", "_"): study for name, study in self.studies.items()},
+            **{path.stem: read_yaml(path) for path in listed(paper, "*.yaml")},
+            **{path.stem: read_json(path) for path in listed(paper, "findings.json")},
+            "results": self.studies,
+            "contrast": partial(self._row, "contrasts"),
+            "test": partial(self._row, "tests"),
+            "one": one,
+            "params": load_study,
+            "by_setting": by_setting,
+            "cautions": cautions,
+        }
         self._environment = Environment(
             loader=FileSystemLoader(paper),
             undefined=_with_nearest_name(known),
@@ -74,9 +81,10 @@ class Template:
             comment_start_string="<!--",
             comment_end_string="-->",
         )
-        self._environment.globals |= known
-        filters = (number, mean_sd, estimate, p_value, words)
-        self._environment.filters |= {each.__name__: each for each in filters}
+        self._environment.globals.update(known)
+        self._environment.filters.update(
+            number=number, mean_sd=mean_sd, estimate=estimate, p_value=p_value, words=words
+        )
 
     def render(self, name: str) -> str:
         """Check the claims of a text and write its numbers. TextError names the line."""
@@ -102,7 +110,7 @@ class Template:
             raise TextError(f"{name}, line {at}: {error}") from None
 
     def _fault(self, claim: str) -> str:
-        """Say what is found instead of a claim; nothing where it holds."""
+        """Return what is found instead of a claim; "" if it holds."""
         match = _CLAIM.fullmatch(claim)
         found: Any = self._environment.compile_expression(match[1] if match else claim)()
         if match is None:
@@ -130,13 +138,20 @@ class Template:
 
 
 def _quoted(record: Record) -> Json:
+    """Return what a text may quote of a study: its hypotheses by name, and its parts."""
     verdict = record.verdict
     answers = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests") or []}
     tested = [row.get("measure") for row in answers.values()]
     compared = {row["measure"] for row in verdict.get("contrasts", ())}
     main = next((m for m in (*tested, *MAIN, "bits_per_character") if m in compared), MAIN[0])
-    quoted = {"hypotheses": answers, "arms": record.results["summary"], "main": main}
-    return answers | quoted | {"design": record.results["study"], "verdict": verdict}
+    return {
+        **answers,
+        "hypotheses": answers,
+        "arms": record.results["summary"],
+        "main": main,
+        "design": record.results["study"],
+        "verdict": verdict,
+    }
 
 
 def one(rows: list[Json], **fields: Any) -> Json:
@@ -152,8 +167,9 @@ def one(rows: list[Json], **fields: Any) -> Json:
 
 
 def direction(row: Json) -> str:
-    """Tell on which side of zero the *t* interval lies: lower, higher, or undecided."""
-    low, high = row["t_low"], row["t_high"]
+    """Return on which side of zero the *t* interval lies: lower, higher, or undecided."""
+    low = row["t_low"]
+    high = row["t_high"]
     if low is None or low <= 0 <= high:
         return "undecided"
     return "lower" if high < 0 else "higher"
@@ -201,8 +217,8 @@ def _with_nearest_name(known: Json) -> type[StrictUndefined]:
     name. `known` are those that a text begins with."""
 
     class Missing(StrictUndefined):
-        def __init__(self, hint: Any = None, obj: Any = missing, name: Any = "", **_: Any) -> None:
-            inside = known if obj is missing else obj if isinstance(obj, dict) else ()
+        def __init__(self, hint: Any = None, obj: Any = known, name: Any = "", **_: Any) -> None:
+            inside = obj if isinstance(obj, dict) else ()
             raise UndefinedError(hint or suggest(str(name), map(str, inside)))
 
     return Missing

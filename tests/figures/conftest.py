@@ -17,7 +17,7 @@ def shown(monkeypatch):
     shown = []
     for module in ("style", "training"):
         monkeypatch.setattr(
-            f"lib.figures.{module}.show", lambda figure, *_: shown.append(figure) or b"PNG"
+            f"lib.figures.{module}.show", lambda figure, **_: shown.append(figure) or b"PNG"
         )
     yield shown
     plt.close("all")

@@ -36,7 +36,7 @@ def test_every_normalization_of_the_schema_has_a_look_of_its_own():
     "names", [UNKNOWN, ["layernorm", "none", "x"], [str(i) for i in range(43)]]
 )
 def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like_it(names, ordered):
-    found = looks(names, ordered)
+    found = looks(names, ordered=ordered)
     assert [look.label.lower() for look in found.values()] == names
     baseline, *others = found.values()
     assert (baseline.colour, baseline.dashes) == ("#000000", ())

@@ -9,7 +9,7 @@ import pytest
 from lib.config.files import read_json, write_json
 from lib.config.paths import PAPER, PAPERS
 from lib.publish import paper as publishing
-from lib.publish.paper import begin, check, convert, main, make_files
+from lib.publish.paper import check, convert, main, make_files, write_manuscript
 from lib.publish.template import Template, TextError
 
 
@@ -80,7 +80,7 @@ def test_what_a_manuscript_names_and_is_not_there_stops_the_build(example, added
 def test_a_first_manuscript_builds(example):
     for name in ("paper.md", "references.bib", "paper.pdf"):
         (example / name).unlink()
-    begin(example)
+    write_manuscript(example)
     text = (example / "paper.md").read_text()
     assert 'title: "example"' in text
     assert "STUDY" not in text
@@ -103,7 +103,7 @@ def test_a_first_manuscript_tells_an_effect_that_changes_sign_by_setting(example
     names = ("effect", "kind", "mean_delta", "t_low", "t_high")
     content["effects"] = [row | dict(zip(names, values, strict=True)) for values in effects]
     write_json(verdict, content)
-    begin(example)
+    write_manuscript(example)
     text = Template(example).render("paper.md")
     assert "- `b - a`: changes sign in loss.\n    - at `tied=true`: −0.2000 [−0.3000, " in text
     assert "- `a × tied=false`: +0.4600 [" in text
