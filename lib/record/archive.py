@@ -268,6 +268,14 @@ def is_replaceable(study: str) -> bool:
     return not manifest.is_file() or sha256(manifest) in done.read_text("utf-8")
 
 
+def is_whole(study: str) -> bool:
+    """Return whether a study's record has the files of its manifest, as they were archived."""
+    record = Record(study)
+    with suppress(OSError):
+        return {name: sha256(path) for name, path in record.files.items()} == record.manifest
+    return False
+
+
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:
     """Write files of the folder `source` to a tar that is compressed as a whole, as runs have much
     in common. The same files give the same bytes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lib.config.claim import load_plan, require_plan_of_runs
+from lib.config.claim import load_plan, parameters_digest, require_plan_of_runs
 from lib.config.environment import total_memory
 from lib.config.errors import ConfigError, UserError
 from lib.config.files import read_json
@@ -40,7 +40,8 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
             studies.append(load_study(name))
     for study in studies:
         where = f"{study.name}.yaml: "
-        checks: list[Check] = [load_plan, require_same_plan, resolve, _require_equal_texts]
+        checks: list[Check] = [load_plan, require_same_plan, require_as_frozen]
+        checks += [resolve, _require_equal_texts]
         for check in [*checks, _require_tasks] if executes else checks:
             with _collecting(faults, where):
                 check(study)
@@ -73,6 +74,26 @@ def require_same_plan(study: Study) -> None:
     for path in PAPERS.glob(f"*/record/{study.name}"):
         was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))
         require_plan_of_runs(study, [(was, None)] * number * (was != content), kept)
+
+
+def require_as_frozen(study: Study) -> None:
+    """Raise ConfigError if a study was confirmatory, and its parameters or seeds are not those that
+    its plan froze any more: its runs would be made again, and its record replaced."""
+    plan = load_plan(study)
+    if plan is None or study.name not in plan.frozen:
+        return
+    frozen = plan.frozen[study.name]
+    standings = []
+    for file in (study_folder(study.name) / "verdict.json", Record(study.name).verdict_file):
+        with suppress(OSError, UserError, LookupError, TypeError):
+            standings.append(read_json(file)["standing"])
+    drawn = plan.draw(study.name, frozen.seeds)
+    as_frozen = (parameters_digest(study), study.seeds) == (frozen.parameters, drawn)
+    if "CONFIRMATORY" in standings and not as_frozen:
+        raise ConfigError(
+            f"parameters: are not those that {study.plan} froze, and the study is confirmatory: "
+            f"`git checkout params/{study.name}.yaml` restores them; for others, begin a new study"
+        )
 
 
 def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:

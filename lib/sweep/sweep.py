@@ -31,7 +31,7 @@ from lib.config.provenance import git_state, measure_key, train_key
 from lib.config.schema import RunConfig
 from lib.config.study import Arm, Study
 from lib.data.suite import has_harness
-from lib.record.archive import SHARED, is_replaceable, why_changed
+from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import estimate
 from lib.sweep.code import copy_code, write_commits
@@ -243,6 +243,9 @@ def find_stale(studies: list[Study]) -> dict[Path, str]:
         for name in SHARED:
             if (path := result_file(name, study.name)).is_file():
                 reasons[path] = _why_notebook_stale(name, study, is_settled)
+        archived = archived_file(study.name)
+        if archived.is_file() and is_replaceable(study.name) and not is_whole(study.name):
+            reasons[archived] = "its record is not as it was archived: archived again"
     return {path: reason for path, reason in reasons.items() if reason}
 
 

@@ -22,7 +22,7 @@ from lib.data.suite import INSTALL
 from lib.sweep import estimate as estimating
 from lib.sweep import preflight
 from lib.sweep.estimate import Size, estimate, memory, power, shortened, size_of
-from lib.sweep.preflight import load_and_check, require_same_plan
+from lib.sweep.preflight import load_and_check, require_as_frozen, require_same_plan
 from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters
 from lib.train.optim import optimizer_groups
@@ -242,6 +242,24 @@ def test_a_plan_that_changed_after_its_runs_stops_a_sweep_and_can_be_restored(ch
         subprocess.run(command, cwd=made.top, shell=True, check=True)
         made.study(plan=load_study("trial").plan or "plän.yaml")
         require_same_plan(load_study("trial"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"training": {"learning_rate": 2e-3}}, {"seeds": {"count": 4}}, {"seeds": [0, 1, 2]}],
+)
+@pytest.mark.parametrize("standing", ["CONFIRMATORY", "EXPLORATORY"])
+def test_parameters_that_changed_after_a_confirmatory_study_stop_a_sweep(changes, standing, made):
+    verdict = made.top / "runs" / "trial" / "verdict.json"
+    verdict.write_text(json.dumps({"standing": standing}), "utf-8")
+    require_as_frozen(load_study("trial"))
+    made.study(**changes)
+    if standing == "EXPLORATORY":
+        require_as_frozen(load_study("trial"))
+        return
+    assert "are not those that plän.yaml froze" in refused(require_as_frozen, load_study("trial"))
+    made.git("checkout", "-q", "params/trial.yaml")
+    require_as_frozen(load_study("trial"))
 
 
 def test_a_plan_that_is_named_after_runs_without_one_stops_a_sweep(made):
