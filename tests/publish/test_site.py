@@ -221,7 +221,7 @@ def test_a_watched_study_shows_itself_again_and_again(own, monkeypatch, capsys):
 def test_a_run_s_page_names_the_commit_that_executed_its_notebook(built):
     commit = Record("example").runs[0]["provenance"]["executed"]["commit"][:12]
     said = f"Executed at commit {commit}; imports are of that commit."
-    for run in ("constant/seed-0", "layernorm/seed-0"):
+    for run in ("constant/seed-0", "warmup_cosine/seed-1"):
         assert said in (built / "example" / f"{run}.html").read_text("utf-8")
     assert said in (PAPERS / "example/record/example/README.md").read_text("utf-8")
 
