@@ -60,8 +60,12 @@ def plan_of(**content):
 
 
 NORM = "embedding_norm=layernorm - embedding_norm=none"
-BY_SETTING = {("adamw", True): -0.24, ("adamw", False): -0.21, ("muon", True): 0.5}
-BY_SETTING |= {("muon", False): 0.07}
+BY_SETTING = {
+    ("adamw", True): -0.24,
+    ("adamw", False): -0.21,
+    ("muon", True): 0.5,
+    ("muon", False): 0.07,
+}
 """By how much LayerNorm changes the loss for an optimizer and a tied or an untied head: +0.03 on
 average."""
 

@@ -1,4 +1,5 @@
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -44,17 +45,24 @@ def test_an_incomplete_study_is_refused_naming_every_missing_run(tiny_study, run
     assert of_runs.collect(tiny_study) == runs
 
 
-def provenance(**fields):
-    """Another account of what a run was trained with, or of the machine that trained it."""
+def account_of(part, **fields):
+    """Another account of what trained or executed a run: its own fields, or its machine's."""
 
     def changed_account(run):
-        trained = run.provenance["trained"]
-        account = trained | {name: fields[name] for name in fields if name in trained}
-        machine = {name: fields[name] for name in fields if name not in trained}
-        account["machine"] = trained["machine"] | machine
-        return {"provenance": run.provenance | {"trained": account}}
+        told = run.provenance[part]
+        of_machine = {name: value for name, value in fields.items() if name not in told}
+        account = {
+            **told,
+            **{name: value for name, value in fields.items() if name in told},
+            "machine": told["machine"] | of_machine,
+        }
+        return {"provenance": run.provenance | {part: account}}
 
     return changed_account
+
+
+provenance = partial(account_of, "trained")
+measured = partial(account_of, "executed")
 
 
 def config(section, **fields):
@@ -92,20 +100,8 @@ RESUMED = [stretch(0, 5), stretch(5, 12)]
 OLDER = [stretch(0, 5), stretch(5, 12, vector_level="AVX2")]
 
 
-def measured(**fields):
-    """Another account of what measured a run."""
-
-    def changed_account(run):
-        executed = run.provenance["executed"]
-        account = executed | {name: fields[name] for name in fields if name in executed}
-        machine = {name: fields[name] for name in fields if name not in executed}
-        account["machine"] = executed["machine"] | machine
-        return {"provenance": run.provenance | {"executed": account}}
-
-    return changed_account
-
-
-TRAIN, MEASURE = "delete runs/tiny/layernorm/seed-0", "delete result.json in runs/tiny/layernorm/"
+TRAIN = "delete runs/tiny/layernorm/seed-0"
+MEASURE = "delete result.json in runs/tiny/layernorm/"
 
 
 @pytest.mark.parametrize(
