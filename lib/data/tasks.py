@@ -112,20 +112,30 @@ _PERSONS = {
     "ye": "p",
     "they": "p",
 }
-_FORMS = {
-    form: persons
-    for persons, forms in {
-        "1": "am",
-        "2": "art wert hast hadst dost didst wilt shalt wouldst shouldst canst mayst",
-        "3": "is hath has doth does",
-        "13": "was",
-        "1p": "have do",
-        "p": "are",
-        "13p": "were had did will shall would should can may",
-    }.items()
-    for form in forms.split()
+_FORMS_OF = {
+    "1": ["am"],
+    "2": [
+        "art",
+        "wert",
+        "hast",
+        "hadst",
+        "dost",
+        "didst",
+        "wilt",
+        "shalt",
+        "wouldst",
+        "shouldst",
+        "canst",
+        "mayst",
+    ],
+    "3": ["is", "hath", "has", "doth", "does"],
+    "13": ["was"],
+    "1p": ["have", "do"],
+    "p": ["are"],
+    "13p": ["were", "had", "did", "will", "shall", "would", "should", "can", "may"],
 }
-"""Form of a verb → the persons it agrees with, p being all of the plural, and `you`."""
+"""Persons → forms of a verb that agree with each of them; p is all of the plural, and `you`."""
+_FORMS = {form: persons for persons, forms in _FORMS_OF.items() for form in forms}
 _NEIGHBOURS = re.compile(r"(?<![\w'’-])(?=([A-Za-z]+) ([A-Za-z]+)(?![\w'’-]))")
 
 

@@ -1,8 +1,8 @@
 """The LM-Eval harness: the adapter between it and a GPT, the task suite, and its own tasks.
 
-Of its stock tasks any may be asked by name that scores given texts, and any group: their
-definitions are the harness's, and their data what it downloads, or has before. So may tasks of
-one's own, from `include_path`.
+Any stock task or group that scores given texts may be asked by name. Its definition is the
+harness's, and its data is downloaded by the harness, or there already. Tasks of one's own come from
+`include_path`.
 
 The adapter subclasses `LM`: `TemplateLM` would move white space from the end of a context to the
 continuation, but here a line break is a character like any other.
@@ -62,34 +62,41 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
     for i, (context, _) in enumerate(pairs):
         by_context[tuple(context)].append(i)
     contexts = sorted(by_context, key=len)
-    # Of lists, too, it gives what all begin with.
+    # It works on lists as well: the ids that all contexts begin with, read once.
     common = os.path.commonprefix([context[:-1] for context in contexts])  # noqa: RUF071
     shared = KVCache()
-    scores = dict[int, tuple[float, bool]]()
     if common:
         model.hidden(torch.tensor([common], device=device), shared)
-    for batch in (contexts[k : k + batch_size] for k in range(0, len(contexts), batch_size)):
-        cache, end = KVCache(shared), len(batch[0]) - 1  # as far as all of them are read together
-        rows = [row for row, context in enumerate(batch) for _ in by_context[context]]
+    scores: dict[int, tuple[float, bool]] = {}
+    for start in range(0, len(contexts), batch_size):
+        batch = contexts[start : start + batch_size]
+        cache = KVCache(shared)
+        # Contexts are sorted by length: as far as the shortest goes, each is read once.
+        end = len(batch[0]) - 1
         if end > len(common):
             model.hidden(torch.tensor([c[len(common) : end] for c in batch], device=device), cache)
-            cache.take(rows)
+            # From here on there is a row for each pair, not for each context.
+            cache.take([row for row, context in enumerate(batch) for _ in by_context[context]])
         places = [i for context in batch for i in by_context[context]]
         asked = [pairs[i] for i in places]
         # The last character is predicted, never read. Padding comes after all that is used.
         rests = [torch.tensor([*context, *choice][end:-1]) for context, choice in asked]
-        hidden = model.hidden(pad_sequence(rests, batch_first=True).to(device), cache)
+        hidden = model.hidden(pad_sequence(rests, batch_first=True).to(device), cache)  # (B, T, C)
         lengths = [len(choice) for _, choice in asked]
+        # The positions from which the characters of the continuations are predicted.
         predicting = [
-            h[len(r) - n : len(r)] for h, r, n in zip(hidden, rests, lengths, strict=True)
+            row[len(rest) - n : len(rest)]
+            for row, rest, n in zip(hidden, rests, lengths, strict=True)
         ]
         targets = torch.tensor([target for _, choice in asked for target in choice], device=device)
-        log, greedy = [], []
+        log = []
+        greedy = []
         for logits, target in model.logits_in_parts(torch.cat(predicting), targets):
             log.append(-F.cross_entropy(logits, target, reduction="none"))
             greedy.append(logits.argmax(dim=-1) == target)
-        of_pairs = (torch.split(torch.cat(part).cpu(), lengths) for part in (log, greedy))
-        for i, logs, hits in zip(places, *of_pairs, strict=True):
+        log_of_pairs = torch.split(torch.cat(log).cpu(), lengths)
+        greedy_of_pairs = torch.split(torch.cat(greedy).cpu(), lengths)
+        for i, logs, hits in zip(places, log_of_pairs, greedy_of_pairs, strict=True):
             scores[i] = float(logs.double().sum()), bool(hits.all())
     return [scores[i] for i in range(len(pairs))]
 
@@ -104,7 +111,9 @@ class CharacterLM(LM):  # type: ignore[misc]
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
         super().__init__()
-        self.model, self.corpus, self.batch_size = model, corpus, batch_size
+        self.model = model
+        self.corpus = corpus
+        self.batch_size = batch_size
         self.overflows: set[tuple[str | None, int | None]] = set()
         """Questions, by task and place in it, that were asked after a shortened context."""
 
@@ -115,9 +124,10 @@ class CharacterLM(LM):  # type: ignore[misc]
         or longer than `block_size`.
         """
         # Questions of one task, which stand together, share their solved examples.
-        scores = list[tuple[float, bool]]()
+        scores: list[tuple[float, bool]] = []
         for _, task in groupby(requests, key=lambda request: request.task_name):
-            scores += score_pairs(self.model, [*map(self.pair, task)], self.batch_size)
+            pairs = [self.pair(request) for request in task]
+            scores += score_pairs(self.model, pairs, self.batch_size)
         return scores
 
     def pair(self, request: Instance) -> Pair:
@@ -127,10 +137,11 @@ class CharacterLM(LM):  # type: ignore[misc]
         block_size = self.model.config.block_size
         if not 0 < len(choice) <= block_size:
             remedy = "change the task, or train with a larger one"
-            joined = "it is empty, or part of its context's last token: end that with a blank"
+            if not choice:
+                remedy = "it is empty, or part of its context's last token: end that with a blank"
             raise ValueError(
                 f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
-                f"{block_size}, model.block_size: {remedy if choice else joined}"
+                f"{block_size}, model.block_size: {remedy}"
             )
         room = block_size + 1 - len(choice)  # the last one is never read
         if len(context) > room:
@@ -261,15 +272,22 @@ def _read_questions(file: Path) -> datasets.Dataset:
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
-    """Return a row per question. `correct` is the harness's accuracy of it: yes or no, or, where
-    that of any question is neither 0 nor 1, as of `truthfulqa_mc2`, a number."""
+    """Return a row per question. `correct` is the harness's accuracy of it: yes or no, or a number
+    if that of any question is neither 0 nor 1, as in `truthfulqa_mc2`."""
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
-        # Behind the choices of `acc_mutual_info` stand the same without a context.
-        choices = log[: len(log) // (1 + ("acc_mutual_info" in sample))]
-        answer = {"choice": int(np.argmax(choices)), "correct": float(sample.get("acc", math.nan))}
-        rows.append({"task": task, "shots": shots, "item": sample["doc_id"], **answer})
+        if "acc_mutual_info" in sample:  # after the choices come the same without a context
+            log = log[: len(log) // 2]
+        rows.append(
+            {
+                "task": task,
+                "shots": shots,
+                "item": sample["doc_id"],
+                "choice": int(np.argmax(log)),
+                "correct": float(sample.get("acc", math.nan)),
+            }
+        )
     table = pd.DataFrame(rows)
     return table.astype({"correct": bool}) if table["correct"].isin([0, 1]).all() else table
 
@@ -282,14 +300,15 @@ def require_tasks(
     data cannot be had, or one of the adapters cannot write one of its questions in tokens. Raise it
     also for a measure of `tested` that none of the tasks gives. Return what to know beforehand:
     how many contexts will lose their beginning."""
-    measures, lines = list[str](), list[str]()
+    measures: list[str] = []
+    lines: list[str] = []
     for name, task in _load(config)["tasks"].items():
         if task.OUTPUT_TYPE not in OUTPUT_TYPES or getattr(task, "MULTIMODAL", False):
             raise ConfigError(
                 f"evaluation.tasks: {name}: it asks for more than the likelihood of given texts; "
                 "leave it out"
             )
-        shots = sorted({_shots(task, number) for number in (*config.shots,) or (None,)})
+        shots = sorted({_shots(task, number) for number in _numbers_of_shots(config)})
         if _is_judged(task):
             measures += stock_measures(name, shots)
         for number, adapter in product(shots, adapters):
@@ -302,9 +321,13 @@ def require_tasks(
                     adapter.pair(request)
             except ValueError as error:  # also of the harness, which lacks so many examples
                 raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
-            if lost := len(adapter.overflows):
-                of = f"{lost} of {len(task.eval_docs)} contexts lose their beginning, as"
-                lines.append(f"{where}: {of} model.block_size is {adapter.model.config.block_size}")
+            lost = len(adapter.overflows)
+            if lost:
+                block_size = adapter.model.config.block_size
+                lines.append(
+                    f"{where}: {lost} of {len(task.eval_docs)} contexts lose their beginning, "
+                    f"as model.block_size is {block_size}"
+                )
     for measure in tested:
         if measure not in measures:
             raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
@@ -327,10 +350,12 @@ def evaluate_tasks(
     asked after a shortened context). The second is as that of
     `evaluate_suite`, for each task that has an accuracy.
     """
-    tables, items = [], []
-    for number in (*config.shots,) or (None,):
+    tables = []
+    items = []
+    for number in _numbers_of_shots(config):
         with quiet():
-            adapter, tasks = TokenLM(model, corpus, batch_size), _load(config)
+            adapter = TokenLM(model, corpus, batch_size)
+            tasks = _load(config)
             shots = {name: _shots(task, number) for name, task in tasks["tasks"].items()}
             for name, task in tasks["tasks"].items():
                 _begin(task, shots[name])
@@ -345,14 +370,22 @@ def evaluate_tasks(
     return pd.concat(tables, ignore_index=True), answers
 
 
+def _numbers_of_shots(config: EvaluationConfig) -> list[int | None]:
+    """Return the numbers of solved examples to ask with; None is each task's own."""
+    return [*config.shots] or [None]
+
+
 def _shots(task: Any, number: int | None) -> int:
-    """Return how many solved examples stand before a question; None: as many as the task says."""
+    """Return how many solved examples come before a question: `number`, or with None as many as the
+    task says."""
     own = task.get_config("num_fewshot")
-    return int(own or 0) if own == 0 or number is None else number  # a task's own 0 is meant
+    if own == 0:  # a task's own 0 is meant
+        return 0
+    return int(own or 0) if number is None else number
 
 
 def _is_judged(task: Any) -> bool:
-    """Tell whether a task has one accuracy, the mean of that of its questions."""
+    """Return whether a task has one accuracy, the mean of its questions' accuracies."""
     filters = task.get_config("filter_list") or [None]
     return task.aggregation().get("acc") is mean and len(filters) == 1
 
@@ -382,14 +415,15 @@ def _rows(results: Json) -> list[Json]:
 
 def _load(config: EvaluationConfig) -> Json:
     """Load tasks with their data. Raises ConfigError."""
-    names, manager = config.tasks, _manager(config.include_path)
+    names = config.tasks
+    manager = _manager(config.include_path)
     tasks = manager.all_tasks
     for name in names:
         if name not in tasks:
             said = suggest(name, tasks).partition("; there")[0]
-            own = config.include_path
-            broken = f"; or its file in {own} is no YAML of a task" if own else ""
-            raise ConfigError(f"evaluation.tasks: {said}{broken}")
+            if config.include_path:
+                said += f"; or its file in {config.include_path} is no YAML of a task"
+            raise ConfigError(f"evaluation.tasks: {said}")
     try:
         return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
     except Exception as error:  # whatever a task's code and its host raise
