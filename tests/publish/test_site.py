@@ -282,7 +282,7 @@ def test_a_name_is_text_in_every_page(paper, tmp_path, monkeypatch):
     result |= {"arm": name, "variant": name, "setting": name, "levels": {"code": name}}
     (run / "result.json").write_text(json.dumps(result), "utf-8")
     monkeypatch.setattr(site, "RUNS", tmp_path)
-    build_site(None, ["mine"])
+    site.build_site(None, ["mine"])
     for page in ("index.html", "curves.html"):
         text = (tmp_path / "_site" / page).read_text("utf-8")
         assert "struck" in text
