@@ -152,7 +152,7 @@ def flip(claim):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_claim_of_the_published_texts_stops_the_build_when_it_turns(tmp_path, name):
-    for place in ("results", "findings.json", "studies.yaml", "published.yaml"):
+    for place in ("results", "findings.json", "former.yaml", "studies.yaml", "published.yaml"):
         (tmp_path / place).symlink_to(PAPER / place)
     template = Template(tmp_path)
     for i, claim in enumerate(claims(name)):
