@@ -6,10 +6,10 @@ again from its weights. Neither key depends on git or on the time of an edit. Bo
 """
 
 import errno
-import json
 import re
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def _key(files: Iterable[str], cells: list[str]) -> str:
 
 def _cells() -> list[str]:
     """Return the code cells of 02_train, without the one that holds its parameters."""
-    content = json.loads((NOTEBOOKS / "02_train.ipynb").read_text("utf-8"))
+    content = read_json(NOTEBOOKS / "02_train.ipynb")
     return [
         "".join(cell["source"])
         for cell in content["cells"]
@@ -189,4 +189,5 @@ def plan_log(file: str) -> str:
     return (log or "").strip() or "git knows no commit of it"
 
 
-train_key(), measure_key()
+with suppress(OSError, UserError):  # a notebook that cannot be read is told when a key is asked for
+    train_key(), measure_key()
