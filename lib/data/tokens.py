@@ -271,7 +271,7 @@ def _digest(folder: Path, made_of: str, index: Json) -> str:
 def _as_written(folder: Path, made_of: str) -> Json | None:
     """Read the index of a folder; None unless it is of the same texts and tokenizer, and it and
     all that lies beside it are as they were written."""
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    with suppress(OSError, ValueError, LookupError):
         index: Json = json.loads((folder / "index.json").read_text("utf-8"))
         if index.pop("digest") == _digest(folder, made_of, index):
             return index

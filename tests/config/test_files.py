@@ -144,7 +144,9 @@ def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monke
 def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
     numbers = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf}, "d": "nan", "e": 3}
     write_json(tmp_path / "n.json", numbers)
-    written = json.loads((tmp_path / "n.json").read_text("utf-8"))
+    text = (tmp_path / "n.json").read_text("utf-8")
+    assert text.endswith('\n "d": "nan",\n "e": 3\n}\n')  # lines that git compares
+    written = json.loads(text)
     assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
 
 

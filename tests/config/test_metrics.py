@@ -1,6 +1,8 @@
+from typing import get_args
+
 import pytest
 
-from lib.config.metrics import MEASURES
+from lib.config.metrics import MEASURES, MeasureGroup
 
 
 @pytest.mark.parametrize(
@@ -9,6 +11,11 @@ from lib.config.metrics import MEASURES
 )
 def test_the_accuracy_of_any_stock_task_is_a_measure(name, label):
     assert MEASURES[name].label == label
+
+
+def test_every_group_of_a_measure_is_one_that_tables_ask_for():
+    groups = {group for name in MEASURES for group in MEASURES[name].groups}
+    assert groups == {*get_args(MeasureGroup)}
 
 
 @pytest.mark.parametrize("name", ["piqa", "acc", ".acc", ".acc@5", "piqa.acc_norm", "perplexities"])

@@ -249,25 +249,11 @@ def test_the_suite_is_written_for_the_harness(corpus, suite, tmp_path, monkeypat
         assert harness_task.higher_is_better() == {"acc": True, "brier_score": False}
 
 
-def test_a_file_of_a_suite_counts_only_in_its_place(corpus, suite, tmp_path, monkeypatch):
-    monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
-    folder, _ = prepare_suite(corpus, 50, 128, tmp_path)
-    file = folder / "spelling.test.jsonl"
-    (folder / "zz").mkdir()
-    file.rename(folder / "zz" / file.name)
-    prepare_suite(corpus, 50, 128, tmp_path)
-    assert file.is_file()
-
-
-@pytest.mark.parametrize(
-    "names", [["spelling.test.jsonl"], ["agreement_0_shot.yaml"], ["a/more.yaml"], ["*"]]
-)
-def test_a_suite_with_other_content_is_made_anew(names, corpus, suite, tmp_path, monkeypatch):
+def test_a_suite_with_other_content_is_made_anew(corpus, suite, tmp_path, monkeypatch):
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
     folder, described = prepare_suite(corpus, 50, 128, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for name in before if names == ["*"] else names:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(before.get(name, b"0").replace(b"0", b"1"))
+    for name in [*before, "more.yaml"]:
+        (folder / name).write_bytes(b"other")
     assert prepare_suite(corpus, 50, 128, tmp_path) == (folder, described)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
