@@ -99,7 +99,9 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
         rewritten(packed, "cut", trace, lambda c: c[:-1]): f"{seed}: trace.parquet is not the file",
         rewritten(packed, "forged", result, lower): f"none seed {seed}: its notebook",
         rewritten(packed, "gone", notebook, lambda _: None): "02_train.ipynb",
-        rewritten(packed, "told", "runs/tiny/verdict.json", better): "contrasts[layernorm none loss].mean_delta is -9.0",
+        rewritten(
+            packed, "told", "runs/tiny/verdict.json", better
+        ): "contrasts[layernorm none loss].mean_delta is -9.0",
         rewritten(packed, "nameless", "params/tiny.yaml", lambda _: None): "tiny",
         rewritten(packed, "list", result, lambda _: b"[1]"): "list.zip: TypeError",
         rewritten(packed, "latin", "params/plans/plan.", lambda _: b"\xff"): "is not valid YAML",
