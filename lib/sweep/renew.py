@@ -18,7 +18,7 @@ from lib.config.environment import cores, environment
 from lib.config.errors import UserError
 from lib.config.files import sha256, write_text
 from lib.config.paths import OUTPUT, ROOT, listed, output_root, result_file
-from lib.record.archive import MANIFEST, RAW, SHARED, Record, sums_of
+from lib.record.archive import MANIFEST, SHARED, Record, sums_of
 from lib.record.verify import Report, differing
 from lib.sweep.code import execute_in
 
@@ -75,10 +75,17 @@ def made_again(record: Record, folder: Path) -> Record:
 
 
 def changed_files(record: Record, again: Record) -> Iterator[str]:
-    """Yield files of runs that are not as they were, and figures that are no longer drawn."""
+    """Yield files of runs that are not as they were, suites that 01 no longer makes, and figures
+    that are no longer drawn."""
+    for path in listed(record.raw, "*/seed-*/*"):
+        other = again.raw / path.relative_to(record.raw)
+        if not other.is_file() or sha256(other) != sha256(path):
+            yield f"{path.relative_to(record.raw)} is another, or missing"
+    for asked in {str(run["suite_hash"])[:12] for run in record.runs if run.get("suite_hash")}:
+        if not listed(again.raw, f"suite/*-{asked}"):
+            yield f"01 makes another suite today than {asked}, which the runs answered"
     for name, path in record.files.items():
-        is_of_runs = name == RAW or name.endswith("/02_train.ipynb")
-        if is_of_runs and sha256(again.files[name]) != sha256(path):
+        if name.endswith("/02_train.ipynb") and sha256(again.files[name]) != sha256(path):
             yield f"{name} is another"
         if path.is_relative_to(record.figures) and name not in again.files:
             yield f"{name} is no longer drawn"

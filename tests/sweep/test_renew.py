@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from lib.config.files import read_json, write_json
-from lib.record.archive import MANIFEST, RAW, Record
+from lib.config.paths import listed
+from lib.record.archive import MANIFEST, RAW, Record, pack
 from lib.sweep import renew
 from tests.record.conftest import run_tiny, tiny  # noqa: F401
 from tests.record.kills import contents
@@ -37,6 +38,11 @@ def edit(change):
     return apply
 
 
+def of(record):
+    """Return the record of which this one was made again."""
+    return Record("tiny", record.paper.with_name("recorded"))
+
+
 CASES = {
     "contrasts[layernorm none loss].mean_delta is ": edit(
         lambda v: v["contrasts"][0].update(mean_delta=1.0)
@@ -48,7 +54,11 @@ CASES = {
         record.results_file.read_text("utf-8").replace('"mean":4', '"mean":5'), "utf-8"
     ),
     "loss.png is no longer drawn": lambda record: (record.figures / "loss.png").unlink(),
-    f"{RAW} is another": lambda record: (record.folder / RAW).write_bytes(b"another"),
+    "trace.parquet is another, or missing": lambda record: pack(
+        set(listed(of(record).raw, "*/*/*")) - set(listed(of(record).raw, "none/*/trace.*")),
+        of(record).raw,
+        record.folder / RAW,
+    ),
 }
 
 
