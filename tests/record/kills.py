@@ -1,7 +1,8 @@
-"""Kill a command at every one of its changes to files, and repeat it:
+"""Kill a command at its changes to files, and repeat it:
 
-    STUDY_OUTPUT=FOLDER python -m tests.record.kills archive | replace | import | freeze
+    STUDY_OUTPUT=FOLDER python -m tests.record.kills archive | replace | import | freeze ZIP [EVERY]
 
+kills it at every change, or at every EVERYth, and at the last ones. It
 prints how many changes there are. What is killed does nothing more, not even what it would do at
 its end. After each kill the command is repeated, and must leave what an undisturbed one leaves.
 """
@@ -63,8 +64,9 @@ def contents(folder):
     return {name: path.read_bytes() for name, path in shown.items() if name.parts[0] != "data"}
 
 
-def kill_everywhere(machine, command, folder, check=lambda before: None):
-    """Kill a command at every change, from the same files; return how many there are."""
+def kill_everywhere(machine, command, folder, check, every):
+    """Kill a command at each `every`th change and at the last ones, each time from the same files;
+    return how many changes there are."""
     kept = folder.with_name(f"{folder.name}-kept")
     shutil.copytree(folder, kept)
     command()
@@ -78,9 +80,12 @@ def kill_everywhere(machine, command, folder, check=lambda before: None):
     while True:
         restore()
         before = contents(folder)
-        if not machine.kill(command, number + 1):
-            return number
-        number += 1
+        if not machine.kill(command, number + every):
+            if every == 1:
+                return number
+            every = 1  # of the last changes none is passed over
+            continue
+        number += every
         check(before)
         command()
         found = contents(folder)
@@ -103,14 +108,14 @@ def protects(folder):
     return check
 
 
-def main(word, *rest):
+def main(word, file, every="1"):
     folder = output_root()
     files._flush = lambda path: None  # which takes longer than all the rest
     machine, check = Machine(folder), lambda before: None
     if word == "import":
         kaggle.verify_run = lambda *_: ()  # which changes no file
         kaggle.verify_record = lambda *_: Report("tiny")
-        command = partial(kaggle.import_study, Path(*rest))
+        command = partial(kaggle.import_study, Path(file))
     elif word == "freeze":
         text = (PLANS / "plan.yaml").read_text("utf-8")
         (PLANS / "plan.yaml").write_text(text.partition("frozen:")[0], "utf-8")
@@ -118,7 +123,7 @@ def main(word, *rest):
     else:
         command = partial(archive, load_study("tiny"), replace=word == "replace")
         check = protects(folder) if word == "replace" else check
-    print(kill_everywhere(machine, command, folder, check))
+    print(kill_everywhere(machine, command, folder, check, int(every)))
 
 
 if __name__ == "__main__":

@@ -48,18 +48,21 @@ def homes(tiny, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("word", "changes"),
+    ("word", "changes", "every"),
     [
-        ("archive", 60),
-        pytest.param("replace", 60, marks=pytest.mark.long),
-        pytest.param("import", 100, marks=pytest.mark.long),
-        ("freeze", 3),
+        ("archive", 60, 10),
+        ("freeze", 3, 1),
+        pytest.param("archive", 60, 1, marks=pytest.mark.long),
+        pytest.param("replace", 60, 1, marks=pytest.mark.long),
+        pytest.param("import", 100, 1, marks=pytest.mark.long),
     ],
 )
-def test_killed_at_any_change_to_a_file(word, changes, homes, tmp_path):
+def test_killed_at_any_change_to_a_file(word, changes, every, homes, tmp_path):
     """Of all of them; a record from elsewhere is whole until what replaces it is asked for."""
     shutil.copytree(homes / word, tmp_path / word)
-    process = start(tmp_path / word, "tests.record.kills", word, str(homes / "tiny.zip"))
+    process = start(
+        tmp_path / word, "tests.record.kills", word, str(homes / "tiny.zip"), str(every)
+    )
     text, _ = process.communicate()
     assert process.returncode == 0, text
     assert int(text.splitlines()[-1]) >= changes

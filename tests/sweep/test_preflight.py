@@ -323,7 +323,7 @@ def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, fo
     manager = own_task(folder, "", items, aggregation)
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: manager)
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
-    plan = SimpleNamespace(primary_measures=["loss", "own.acc"])
+    plan = SimpleNamespace(primary_measures=["loss", "own.acc"], frozen={})
     monkeypatch.setattr(preflight, "load_plan", lambda _: plan)
     evaluation = TINY["evaluation"] | {"tasks": ["own"]}
     corpus, model = TINY["corpus"] | {"tokenizer": "bytes"}, TINY["model"] | {"block_size": 64}

@@ -52,6 +52,7 @@ def copy(smoke_tree, tmp_path):
 def runs(smoke_tree, tmp_path, monkeypatch):
     """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
     shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
+    monkeypatch.setattr("lib.record.archive.PAPERS", smoke_tree[0].root / "papers")
     for module in ("lib.config.paths", "lib.sweep.sweep", "lib.sweep.execute"):
         monkeypatch.setattr(f"{module}.RUNS", tmp_path / "runs")
     return tmp_path / "runs"
@@ -386,6 +387,18 @@ def test_another_text_is_named(runs, monkeypatch):
     monkeypatch.setattr(estimate, "corpus_of", lambda _: other)
     said = f"corpus is eeeeeeeeeeee and was {real.sha256[:12]}: {TRAINED}"
     assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["MANIFEST.sha256", "02_train.ipynb", "figures/smoke/loss.png"])
+def test_a_record_of_one_s_own_that_is_damaged_is_archived_again(
+    file, smoke_tree, runs, tmp_path, monkeypatch
+):
+    shutil.copytree(smoke_tree[0].root / "papers", tmp_path / "papers")
+    monkeypatch.setattr("lib.record.archive.PAPERS", tmp_path / "papers")
+    assert reasons(smoke()) == {}
+    next((tmp_path / "papers" / "smoke").rglob(file)).unlink()
+    assert set(reasons(smoke())) == {"archived.txt"}
 
 
 def cut(path):
