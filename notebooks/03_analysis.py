@@ -29,6 +29,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 from IPython.display import Markdown, display
 from pandas import DataFrame
 
+from lib import stats
 from lib.config import (
     claim_status,
     load_plan,
@@ -43,20 +44,12 @@ from lib.config import (
 from lib.figures import StudyFigures
 from lib.stats import (
     analyse,
-    by_arm,
-    cautions,
     collect,
-    contrast_overview,
     main_measures,
     melt_columns,
-    provenance_table,
     read_parquet,
     read_table,
-    readable,
-    repetitions,
-    seed_tables,
     study_results,
-    summary_table,
     tidy,
     with_signs,
 )
@@ -91,7 +84,7 @@ print(relative(path))
 display(Markdown(f"**{claim}**"), verdict)
 next(StudyFigures(design, results).applicable()).draw()
 print(plan_log(design.plan) if design.plan else "No plan.")
-print(repetitions(result_file("01_data", design.name)))
+print(stats.repetitions(result_file("01_data", design.name)))
 
 # %% [markdown]
 # ## Every arm
@@ -100,7 +93,7 @@ print(repetitions(result_file("01_data", design.name)))
 
 # %%
 first = main_measures(runs, plan)
-summary_table(verdict.runs, first=first)
+stats.summary_table(verdict.runs, first=first)
 
 # %% [markdown]
 # ## Seed by seed
@@ -108,7 +101,7 @@ summary_table(verdict.runs, first=first)
 # is the same in every seed.
 
 # %%
-display(*seed_tables(runs, first))
+display(*stats.seed_tables(runs, first))
 
 # %% [markdown]
 # ## Paired differences
@@ -117,8 +110,8 @@ display(*seed_tables(runs, first))
 # suggests what to test on other seeds.
 
 # %%
-print(cautions(verdict.tables["contrasts"].to_dict("records"), runs))
-contrast_overview(verdict.tables["contrasts"])
+print(stats.cautions(verdict.tables["contrasts"].to_dict("records"), runs))
+stats.contrast_overview(verdict.tables["contrasts"])
 
 # %% [markdown]
 # ## Every factor
@@ -128,8 +121,8 @@ contrast_overview(verdict.tables["contrasts"])
 # mean over settings says little. An effect that changes sign has no mean here: read its settings.
 
 # %%
-print(cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
-contrast_overview(verdict.tables["effects"])
+print(stats.cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
+stats.contrast_overview(verdict.tables["effects"])
 
 # %% [markdown]
 # Every hypothesis that has a test, and every test of the plan's families, p adjusted within the
@@ -139,7 +132,7 @@ contrast_overview(verdict.tables["effects"])
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(columns=["says", "sentence"], errors="ignore")
-display(readable(asked, 4), readable(verdict.tables["tests"], 4))
+display(stats.readable(asked, 4), stats.readable(verdict.tables["tests"], 4))
 
 # %% [markdown]
 # Every statistic of each contrast. Look at the Holm p (n/a outside a family, so everywhere in an
@@ -149,7 +142,7 @@ display(readable(asked, 4), readable(verdict.tables["tests"], 4))
 # a smaller one.
 
 # %%
-readable(verdict.tables["contrasts"], 4)
+stats.readable(verdict.tables["contrasts"], 4)
 
 # %% [markdown]
 # ## What else the runs show
@@ -160,7 +153,7 @@ readable(verdict.tables["contrasts"], 4)
 
 # %%
 for name, table in verdict.beyond.items():
-    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), readable(table))
+    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), stats.readable(table))
 
 # %% [markdown]
 # ## Tasks
@@ -169,8 +162,8 @@ for name, table in verdict.beyond.items():
 
 # %%
 tasks, of_stock = (read_table(results, name) for name in ("tasks", "stock_tasks"))
-display(by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3))
-display(by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
+display(stats.by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3))
+display(stats.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 
 # %% [markdown]
 # ## Calibration and length
@@ -179,8 +172,8 @@ display(by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 # context gains with each row.
 
 # %%
-display(summary_table(runs, "calibration"))
-display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
+display(stats.summary_table(runs, "calibration"))
+display(stats.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]
 # ## Inside
@@ -189,13 +182,13 @@ display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %%
 own = melt_columns(read_parquet(design, "curve"), "norm_", "own mean")
-display(by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3).T)
-display(by_arm(own, ["own mean"], "value", 4).T)
+display(stats.by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3).T)
+display(stats.by_arm(own, ["own mean"], "value", 4).T)
 
 # %% [markdown]
 # ## What the runs were made with
 # More than one value in a row is worth a look. Then where the time went.
 
 # %%
-display(provenance_table(results))
-display(readable(DataFrame([run.seconds for run in results]).describe(), 1))
+display(stats.provenance_table(results))
+display(stats.readable(DataFrame([run.seconds for run in results]).describe(), 1))
