@@ -108,11 +108,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
         command = snakemake_command(ROOT, studies, sweep, stale, jobs)
         return subprocess.run([*command, "--dry-run"], env=environment).returncode
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
-    later = made_later(studies)
-    # What follows a run is made again with it; the data are not.
-    later = {
-        p: w for p, w in later.items() if p in stale or not p.is_file() or (due and w != "data")
-    }
+    later = made_later(studies, due, stale)
     if not (due or later or sweep.flags or sweep.replace):
         print("No run is missing or stale.")
         return 0
@@ -225,13 +221,29 @@ def runs_of(studies: list[Study]) -> Runs:
     }
 
 
-def made_later(studies: list[Study]) -> dict[Path, str]:
-    """List what a sweep makes beside runs, in order, each with what it is called while it is
-    made."""
-    files = {result_file(name, s.name): name[3:] for name in SHARED for s in studies}
-    files |= {archived_file(study.name): "record" for study in studies}
-    files |= {RUNS / f"paper-{study.paper}.txt": "paper" for study in studies}
-    return files | {RUNS / "site.txt": "pages"}
+def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> dict[Path, str]:
+    """List what is made beside these runs, in order, each with what it is called while it is made:
+    what is missing or stale, and what is made from something that is made again."""
+    made = dict[Path, str]()
+
+    def add(path: Path, word: str, again: bool) -> bool:
+        if again or path in stale or not path.is_file():
+            made[path] = word
+        return path in made
+
+    papers = dict[Path, bool]()
+    for study in studies:
+        data, analysis, figures = (result_file(name, study.name) for name in SHARED)
+        has_data = add(data, "data", again=False)
+        again = add(analysis, "analysis", any(study is of for of, *_ in due.values()))
+        again = add(figures, "figures", again)
+        again = add(archived_file(study.name), "record", again or has_data)
+        paper = RUNS / f"paper-{study.paper}.txt"
+        papers[paper] = papers.get(paper, False) or again
+    for paper, again in papers.items():
+        add(paper, "paper", again)
+    add(RUNS / "site.txt", "pages", bool(made))
+    return made
 
 
 def find_stale(studies: list[Study]) -> dict[Path, str]:
