@@ -25,8 +25,8 @@ from lib.figures import effects, training
 from lib.figures.style import facets, in_order
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.factorial import ENDS, by_setting, is_mean_of_both_signs
-from lib.stats.tables import CHANGES, REFERENCES
+from lib.stats.factorial import CHANGES, ENDS, by_setting
+from lib.stats.tables import REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
@@ -113,7 +113,14 @@ class StudyFigures:
         settings, which stand below it. Drawn by `forest` from the hypotheses, effects or
         contrasts of 03."""
         every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
-        table = pd.DataFrame(self.verdict["hypothesis_tests"] or by_setting(every))
+        shown = by_setting(every)
+        if tests := self.verdict["hypothesis_tests"]:
+            shown = []
+            for test in tests:
+                shown.append(test)
+                for name, of in test.get("settings", {}).items():
+                    shown.append(of | {"measure": test["measure"], "setting": f"at {name}"})
+        table = pd.DataFrame(shown)
         if table.empty:
             table = self.contrasts(self.main)
             table["effect"] = table["arm"] + " - " + table["baseline"]
@@ -122,12 +129,12 @@ class StudyFigures:
         table = table.rename(columns={"hypothesis": "effect"}).astype(ENDS)
         decided = (table["t_low"] > 0) | (table["t_high"] < 0)
         if "answer" in table:
-            decided = table["answer"] != "undecided"
+            decided = decided.where(table["answer"].isna(), table["answer"] != "undecided")
         label = table["effect"]
-        if "setting" in table:  # the name of its effect stands above it
+        if "setting" in table:  # whose effect is named above it
             label = table["setting"].fillna(label)
         label = label.map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
-        mixed = pd.Series([is_mean_of_both_signs(row) for row in table.to_dict("records")])
+        mixed = pd.Series([row.get("changes_sign") is True for row in table.to_dict("records")])
         label += mixed.map({True: f"\n{CHANGES}", False: ""})
         table = table.assign(label=label, decided=decided & ~mixed, variant="", setting="")
         rows: Rows = {}
