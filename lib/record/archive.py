@@ -214,7 +214,7 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
             content = files.slim(read_json(path))
             files.write_json(partial / path.relative_to(source), content, indent=None)
         pack(raw, source, partial / RAW)
-        said = executed_at(run.provenance for run in runs)
+        said = executed_at(run.provenance["executed"] for run in runs)
         (partial / README).write_text(f"Each 02_train.ipynb is kept as it was. {said}\n", "utf-8")
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
@@ -287,9 +287,9 @@ def pack(files: Iterable[Path], source: Path, target: Path) -> None:
                 packed.addfile(member, file)
 
 
-def executed_at(provenances: Iterable[Json]) -> str:
-    """Say at which commit the notebooks of some runs were executed."""
-    commits = sorted({commit_of(provenance["executed"]) for provenance in provenances})
+def executed_at(stamps: Iterable[Json]) -> str:
+    """Say at which commit notebooks were executed, from what they or their results keep of it."""
+    commits = sorted({*map(commit_of, stamps)})
     return f"Executed at {', '.join(commits)}; imports are of that commit."
 
 

@@ -93,7 +93,7 @@ def test_an_effect_changes_sign_where_the_estimates_of_its_settings_do(estimates
 
 
 def test_signs_that_differ_within_their_intervals_are_told_by_setting_too():
-    """A mean of -0.001 over settings of -0.02 and +0.018, each ± 0.1: neither is shown as a mean."""
+    """A mean of -0.001 over settings of -0.02 and +0.018, each ± 0.1."""
     signs = {"gelu": -0.02, "relu2": 0.018}
     runs = grid_runs(
         3,
