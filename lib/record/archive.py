@@ -159,7 +159,7 @@ def cells_digest(notebook: dict[str, Any]) -> str:
     return digest(files.nan_to_none(notebook["cells"]))
 
 
-def why_changed(notebook: str, study: Study, suite: bool = True) -> str:
+def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
     """Say which file of a completed notebook of a whole study, itself included, is not as its
     execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks of
     before their stamps named files pass."""
@@ -174,7 +174,7 @@ def why_changed(notebook: str, study: Study, suite: bool = True) -> str:
     return f"{min(names)} is missing or was changed" if names else ""
 
 
-def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
+def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
     """Copy a finished study from `runs/` into the record, in place of its former one.
 
     A record that did not come from `runs/` here stays as it is unless `replace` says otherwise.
@@ -200,7 +200,7 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
         read = (
             status_of(paths.executed_notebook(name, study.name)).get("made_from", {}).get("results")
         )
-        why = why_changed(name, study, suite)
+        why = why_changed(name, study, suite=suite)
         if read and read != digest(results_read(name, study)):
             why = f"{name}.ipynb was made from other results than those that are here"
         if why:

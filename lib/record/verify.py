@@ -42,8 +42,17 @@ Begin = Callable[[RunConfig, int, int], tuple[str, str] | None]
 """Configuration, seed and number of steps → hashes of initial weights and batches; None where the
 text is not in reach."""
 NAMING = (
-    *("family", "hypothesis", "effect", "arm", "baseline", "measure", "seed", "task", "shots"),
-    *("text", "reference"),
+    "family",
+    "hypothesis",
+    "effect",
+    "arm",
+    "baseline",
+    "measure",
+    "seed",
+    "task",
+    "shots",
+    "text",
+    "reference",
 )
 """What a row of a verdict's table is about."""
 NUMBERS = ("contrasts", "tests", "hypothesis_tests", "answers")

@@ -59,7 +59,7 @@ def plateau(loss: ArrayLike, below: float) -> int:
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
 
 
-def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> Json:
+def judge_run(loss: ArrayLike, rule: Instability, entropy: float, *, diverged: bool) -> Json:
     """Judge one run by its training loss (steps,), in nats.
 
     `severity` is its largest rise; `plateau` as `plateau` says; `transient`: a rise is more than
@@ -96,7 +96,8 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
     rows = []
     for run in runs.to_dict("records"):
         loss = losses.get_group((run["arm"], run["seed"])).to_numpy()
-        judgement = judge_run(loss, run["status"] == "diverged", rule, run["unigram_entropy"])
+        diverged = run["status"] == "diverged"
+        judgement = judge_run(loss, rule, run["unigram_entropy"], diverged=diverged)
         height = loss[0] - run["uniform_loss"]
         rows.append({"arm": run["arm"], "seed": run["seed"], "height": height} | judgement)
     table = pd.DataFrame(rows, runs.index)
