@@ -135,36 +135,28 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
     collapsed, are untrained, diverged or harmful, median and largest severity (nats), and median
     and longest plateau (steps)."""
-    rows = []
-    for (arm, variant, setting), own in runs.groupby(["arm", "variant", "setting"], sort=False):
-        part = stability.loc[own.index]
-        judged = int(part["judged"].sum())
-        count = int(part["unstable"].sum())
-        low, high = share_interval(count, judged, alpha)
-        counts = {
-            f"{name}_runs": int(part[name].sum())
-            for name in ("transient", "collapsed", "untrained", "diverged", "harmful")
-            if part[name].notna().all()
-        }
-        rows.append(
-            {
-                "arm": arm,
-                "variant": variant,
-                "setting": setting,
-                "n": len(part),
-                "judged": judged,
-                "unstable": count,
-                "share": part["unstable"].mean(),
-                "low": low,
-                "high": high,
-                **counts,
-                "median_severity": part["severity"].median(),
-                "severity": part["severity"].max(),
-                "median_plateau": part["plateau"].median(),
-                "plateau": part["plateau"].max(),
-            }
+    kinds = ("transient", "collapsed", "untrained", "diverged", "harmful")
+    known = [kind for kind in kinds if stability[kind].notna().all()]
+    table = (
+        stability.assign(variant=runs["variant"], setting=runs["setting"])
+        .groupby(["arm", "variant", "setting"], sort=False)
+        .agg(
+            n=("seed", "size"),
+            judged=("judged", "sum"),
+            unstable=("unstable", "sum"),
+            share=("unstable", "mean"),
+            **{f"{kind}_runs": (kind, "sum") for kind in known},
+            median_severity=("severity", "median"),
+            severity=("severity", "max"),
+            median_plateau=("plateau", "median"),
+            plateau=("plateau", "max"),
         )
-    return pd.DataFrame(rows)
+        .reset_index()
+        .astype(dict.fromkeys(["unstable", *(f"{kind}_runs" for kind in known)], int))
+    )
+    counts = zip(table["unstable"], table["judged"], strict=True)
+    table[["low", "high"]] = [share_interval(count, n, alpha) for count, n in counts]
+    return table
 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:

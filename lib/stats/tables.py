@@ -185,17 +185,17 @@ def untuned(runs: pd.DataFrame) -> str:
     optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
     ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None of an old run
     rate = rate.where(optimizer != "muon", rate * ratio)
-    rates = {name: set(of) for name, of in rate.groupby(optimizer, sort=False)}
-    names = []
-    for name, own in rates.items():
-        shared = any(own <= others for other, others in rates.items() if other != name)
-        if len(own) == 1 and shared:
-            names.append(name)
+    rates = rate.groupby(optimizer, sort=False).agg(set)
+    names = [
+        name
+        for name, own in rates.items()
+        if len(own) == 1 and any(own <= others for others in rates.drop(name))
+    ]
     if not names:
         return ""
     which = "either optimizer" if len(names) == 2 else names[0]
     return (
-        f"No rate was tuned for {which}: {' and '.join(rates)} are compared at the same learning "
+        f"No rate was tuned for {which}: {' and '.join(rates.index)} are compared at the same learning "
         "rate, which may suit one of them better."
     )
 
