@@ -160,9 +160,9 @@ def cells_digest(notebook: dict[str, Any]) -> str:
 
 
 def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
-    """Say which file of a completed notebook of a whole study, itself included, is not as its
-    execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks of
-    before their stamps named files pass."""
+    """Return which file of a completed notebook of a whole study, itself included, is not as its
+    execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks from
+    before stamps named files pass."""
     path = paths.executed_notebook(notebook, study.name)
     stamp = status_of(path)
     if "files" not in stamp:
@@ -257,8 +257,8 @@ def tag_commits(study: str, commits: Iterable[str | None]) -> None:
 
 
 def is_replaceable(study: str) -> bool:
-    """Tell whether a sweep may replace a study's record: there is none, or it was archived from
-    `runs/` here, or is being so: until that is done it has no manifest."""
+    """Return whether a sweep may replace a study's record: there is none, or it was archived from
+    `runs/` here, or is being archived: until that is done it has no manifest."""
     record, done = Record(study), result_file("archive", study)
     if not any(record.folder.glob("*")):
         return True
@@ -288,7 +288,7 @@ def pack(files: Iterable[Path], source: Path, target: Path) -> None:
 
 
 def executed_at(stamps: Iterable[Json]) -> str:
-    """Say at which commit notebooks were executed, from what they or their results keep of it."""
+    """Write at which commits notebooks were executed, from what they or their results keep."""
     commits = sorted({*map(commit_of, stamps)})
     return f"Executed at {', '.join(commits)}; imports are of that commit."
 

@@ -117,15 +117,21 @@ def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
             del rest[0]
             yield report
     for study in rest:
-        alone: Report | None = None
+        yield _alone(Record(study), begin)
+
+
+def _alone(record: Record, begin: Begin) -> Report:
+    """Verify a record in a process of its own, or in this one where there can be no other."""
+    pool = None
+    with suppress(OSError):
+        pool = ProcessPoolExecutor(1)
+    if pool is None:  # not where OSError is handled: what verifying raises would seem to follow it
+        return verify_record(record, begin)
+    with pool:
         try:
-            with ProcessPoolExecutor(1) as pool:
-                alone = pool.submit(verify_record, Record(study), begin).result()
+            return pool.submit(verify_record, record, begin).result()
         except BrokenProcessPool:
-            alone = Report(study, refused="its process was killed; end other programs")
-        except OSError:
-            pass  # not here: what verifying raised would count as raised for this
-        yield alone or verify_record(Record(study), begin)
+            return Report(record.study, refused="its process was killed; end other programs")
 
 
 def verify_record(record: Record, begin: Begin) -> Report:

@@ -195,8 +195,8 @@ def untuned(runs: pd.DataFrame) -> str:
         return ""
     which = "either optimizer" if len(names) == 2 else names[0]
     return (
-        f"No rate was tuned for {which}: {' and '.join(rates.index)} are compared at the same learning "
-        "rate, which may suit one of them better."
+        f"No rate was tuned for {which}: {' and '.join(rates.index)} are compared at the same "
+        "learning rate, which may suit one of them better."
     )
 
 
