@@ -122,16 +122,12 @@ def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
 
 def _alone(record: Record, begin: Begin) -> Report:
     """Verify a record in a process of its own, or in this one where there can be no other."""
-    pool = None
-    with suppress(OSError):
-        pool = ProcessPoolExecutor(1)
-    if pool is None:  # not where OSError is handled: what verifying raises would seem to follow it
-        return verify_record(record, begin)
-    with pool:
+    with suppress(OSError), ProcessPoolExecutor(1) as pool:
         try:
             return pool.submit(verify_record, record, begin).result()
         except BrokenProcessPool:
             return Report(record.study, refused="its process was killed; end other programs")
+    return verify_record(record, begin)
 
 
 def verify_record(record: Record, begin: Begin) -> Report:
