@@ -127,16 +127,15 @@ def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
 
 def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     """Write a run as a row of the table; its arm leads to its page, if there is one."""
+    levels = {factor.rpartition(".")[2]: level for factor, level in run["levels"].items()}
     row: dict[str, Any] = {
         "study": study,
         "arm": run["arm"],
         "seed": str(run["seed"]),
         "status": run["status"],
+        **{name: "none" if level is None else level for name, level in levels.items()},
+        **{MEASURES[m].title: run["measures"].get(m) for m in (*MAIN, *measures_in("headline"))},
     }
-    for factor, level in run["levels"].items():
-        row[factor.rpartition(".")[2]] = "none" if level is None else level
-    for name in (*MAIN, *measures_in("headline")):
-        row[MEASURES[name].title] = run["measures"].get(name)
     # Its cells are HTML, because of the link.
     row = {name: html.escape(v) if isinstance(v, str) else v for name, v in row.items()}
     if page:

@@ -7,7 +7,6 @@ false, else undecided. In a family, supports share alpha by Holm's method, and s
 
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from lib.config.contrasts import arm_weights, arms_called, setting_weights
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.plan import Hypothesis, Plan
 from lib.stats import paired
-from lib.stats.factorial import CHANGES, changes_sign
+from lib.stats.factorial import CHANGES, Row, changes_sign
 from lib.stats.paired import Floats, holm
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.stats.runs import available_measures, is_comparable, of_arms, planned_measures
@@ -25,7 +24,6 @@ from lib.stats.runs import available_measures, is_comparable, of_arms, planned_m
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` that holds its p."""
 
-Row = dict[Any, Any]
 Pairs = dict[tuple[str, str], list[str]]
 """(Arm, the arm it is held against) → the families that test them, which may be none."""
 
