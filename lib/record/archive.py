@@ -197,9 +197,8 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
             name = notebook.relative_to(source).as_posix()
             raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
     for name in SHARED:
-        read = (
-            status_of(paths.executed_notebook(name, study.name)).get("made_from", {}).get("results")
-        )
+        stamp = status_of(paths.executed_notebook(name, study.name))
+        read = stamp.get("made_from", {}).get("results")
         why = why_changed(name, study, suite=suite)
         if read and read != digest(results_read(name, study)):
             why = f"{name}.ipynb was made from other results than those that are here"
