@@ -131,7 +131,9 @@ stats.contrast_overview(verdict.tables["effects"])
 # the arms differ, the other whether they are equivalent, that is, differ by less than the margin.
 
 # %%
-asked = verdict.tables["hypothesis_tests"].drop(columns=["says", "sentence"], errors="ignore")
+asked = verdict.tables["hypothesis_tests"].drop(
+    columns=["says", "sentence", "settings"], errors="ignore"
+)
 display(stats.readable(asked, 4), stats.readable(verdict.tables["tests"], 4))
 
 # %% [markdown]

@@ -65,11 +65,9 @@ def corpus():
 
 @pytest.fixture(scope="session", autouse=True)
 def _soon_done():
-    """Count a text once, however many suites are made of it, and leave the collector to itself,
-    which statsmodels calls at every Holm: both take longer than the rest."""
+    """Count a text once, however many suites are made of it: that takes longer than the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "Lexicon", functools.lru_cache(maxsize=1)(suite.Lexicon))
-        patch.setattr("gc.collect", lambda: 0)
         yield
 
 

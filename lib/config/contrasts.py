@@ -7,7 +7,7 @@ Levels are compared as values. Their names are only written for people and plans
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,7 +145,7 @@ def _effects(
     for effect, of, setting in each:
         sides = [(one | setting, other | setting) for one, other in pairs]
         found = [grid.pairs(*(frozenset(side.items()) for side in pair)) for pair in sides]
-        if weights := _mean(_by_setting(found)):
+        if weights := _mean(_by_setting(found).values()):
             named = [(grid.write(one), grid.write(other)) for one, other in sides]
             yield Effect(effect, of, named, weights)
 
@@ -163,14 +163,14 @@ def arm_weights(
     second. Arms of a level are paired with those that are equal otherwise, where all sides have
     them. Both mappings are by arm: its variant, its levels. Empty if a pair means no arms, or a
     variant means several."""
-    return _mean(setting_weights(pairs, variants, arms))
+    return _mean(setting_weights(pairs, variants, arms).values())
 
 
 def setting_weights(
     pairs: Sequence[Sequence[str]], variants: Mapping[str, str], arms: Mapping[str, Levels]
-) -> list[Weights]:
-    """Weigh arms as `arm_weights` does, in each setting by itself: a difference over settings is
-    the mean of these."""
+) -> dict[str, Weights]:
+    """Weigh arms as `arm_weights` does, in each setting by itself, by its name (`tied=false`): a
+    difference over settings is the mean of these."""
     grid = Grid(arms)
     named = grid.level_names()
     found = []
@@ -183,14 +183,17 @@ def setting_weights(
             found.append(grid.pairs(*sides))
         else:
             found.append({})
-    return _by_setting(found)
+    return {
+        grid.write({of: level for of in grid.levels for name, level in cell if name == of}): weights
+        for cell, weights in _by_setting(found).items()
+    }
 
 
-def _by_setting(found: Sequence[Mapping[Cell, tuple[str, str]]]) -> list[Weights]:
+def _by_setting(found: Sequence[Mapping[Cell, tuple[str, str]]]) -> dict[Cell, Weights]:
     """Weigh the arms of each setting that all pairs have: the first pair's difference minus the
     second's."""
     first, *rest = found
-    settings = []
+    settings = {}
     for setting in first:
         if all(setting in pair for pair in rest):
             weights: Weights = defaultdict(float)
@@ -198,11 +201,11 @@ def _by_setting(found: Sequence[Mapping[Cell, tuple[str, str]]]) -> list[Weights
                 arm, other = pair[setting]
                 weights[arm] += sign
                 weights[other] -= sign
-            settings.append(weights)
+            settings[setting] = weights
     return settings
 
 
-def _mean(settings: Sequence[Weights]) -> Weights:
+def _mean(settings: Collection[Weights]) -> Weights:
     """Average weights over settings, without the arms that cancel."""
     weights: Weights = defaultdict(float)
     for of_setting in settings:

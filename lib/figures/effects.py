@@ -25,7 +25,9 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     for y, row in enumerate(table.to_dict("records")):
         if np.isfinite(row["mean_delta"]):
             ax.hlines(y, row["t_low"], row["t_high"], color="black", linewidth=1.2)
-            ax.plot(row["mean_delta"], y, markersize=5, **mark(VARIANTS["none"], row["decided"]))
+            ax.plot(
+                row["mean_delta"], y, markersize=5, **mark(VARIANTS["none"], filled=row["decided"])
+            )
         else:
             ax.plot(0.98, y, "kx", transform=ax.get_yaxis_transform())
     ax.set_yticks(range(len(table)), table["label"])
@@ -57,18 +59,29 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     """Draw accuracy normalised to chance (0: guessing, 1: all right) per task and shots: a mark
     per variant (mean over seeds), a bar from the lowest to the highest seed."""
+    from seaborn import pointplot  # a second, which 03 need not wait for
+
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
-    tasks = tasks.assign(label=names).sort_values(["shots", "task"], kind="stable")
-    labels = list(tasks["label"].unique())
-    for look, offset, part in aside(tasks, 0.5):
-        seeds = part.groupby("label")["normalised_accuracy"].agg(["min", "mean", "max"])
-        y = [labels.index(label) + offset for label in seeds.index]
-        ax.hlines(y, seeds["min"], seeds["max"], color=look.colour, linewidth=1)
-        ax.plot(seeds["mean"], y, look.marker, markersize=4, color=look.colour, label=look.label)
+    looks = table_looks(tasks)
+    labels = tasks["variant"].astype(str).map({name: look.label for name, look in looks.items()})
+    pointplot(
+        tasks.assign(task=names, variant=labels).sort_values(["shots", "task"]),
+        x="normalised_accuracy",
+        y="task",
+        hue="variant",
+        hue_order=[look.label for look in looks.values()],
+        palette=[look.colour for look in looks.values()],
+        markers=[look.marker for look in looks.values()],
+        errorbar=("pi", 100),
+        dodge=0.5 if len(looks) > 1 else False,
+        linestyle="none",
+        markersize=4,
+        err_kws={"linewidth": 1},
+        ax=ax,
+    )
+    ax.legend().remove()  # that of the figure stands below it
     ax.axvline(0, color="0.6", linewidth=0.8)
-    ax.set_yticks(range(len(labels)), labels)
-    ax.yaxis.set_inverted(True)  # panels of a row share it
-    ax.set_xlabel("above chance (1 = all right)")
+    ax.set(xlabel="above chance (1 = all right)", ylabel="")
     return ax
 
 
@@ -145,7 +158,7 @@ def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
     return ax
 
 
-def mark(look: Variant, filled: bool) -> dict[str, Any]:
+def mark(look: Variant, *, filled: bool) -> dict[str, Any]:
     """Return a variant's mark, filled or hollow, as matplotlib's keywords."""
     face = look.colour if filled else "white"
     return {"color": look.colour, "marker": look.marker, "markerfacecolor": face}

@@ -25,8 +25,8 @@ from lib.figures import effects, training
 from lib.figures.style import facets, in_order
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.factorial import ENDS, by_setting, is_mean_of_both_signs
-from lib.stats.tables import CHANGES, REFERENCES
+from lib.stats.factorial import CHANGES, ENDS, Row, by_setting
+from lib.stats.tables import REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
@@ -112,24 +112,17 @@ class StudyFigures:
         are. Hollow marks are undecided, or the mean of an effect that changes sign: read its
         settings, which stand below it. Drawn by `forest` from the hypotheses, effects or
         contrasts of 03."""
-        every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
-        table = pd.DataFrame(self.verdict["hypothesis_tests"] or by_setting(every))
-        if table.empty:
-            table = self.contrasts(self.main)
-            table["effect"] = table["arm"] + " - " + table["baseline"]
+        table = pd.DataFrame(self._compared())
         if table.empty:  # a single arm
             return
-        table = table.rename(columns={"hypothesis": "effect"}).astype(ENDS)
+        table = table.astype(ENDS)
         decided = (table["t_low"] > 0) | (table["t_high"] < 0)
-        if "answer" in table:
-            decided = table["answer"] != "undecided"
-        label = table["effect"]
-        if "setting" in table:  # the name of its effect stands above it
-            label = table["setting"].fillna(label)
-        label = label.map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
-        mixed = pd.Series([is_mean_of_both_signs(row) for row in table.to_dict("records")])
-        label += mixed.map({True: f"\n{CHANGES}", False: ""})
-        table = table.assign(label=label, decided=decided & ~mixed, variant="", setting="")
+        if "answer" in table:  # NaN of a setting
+            decided = decided.where(table["answer"].isna(), table["answer"] != "undecided")
+        label = table["name"].map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
+        label += table["changes_sign"].map({True: f"\n{CHANGES}", False: ""})
+        decided &= ~table["changes_sign"]
+        table = table.assign(label=label, decided=decided, variant="", setting="")
         rows: Rows = {}
         for measure in sorted(table["measure"].unique(), key=self.main.__ne__):
             part = table[table["measure"] == measure]
@@ -137,6 +130,23 @@ class StudyFigures:
         lines = label.str.count("\n").max() + 1
         most = table["measure"].value_counts().max()
         yield Layout("effects", rows, height=0.45 + 0.16 * lines * most)
+
+    def _compared(self) -> Iterator[Row]:
+        """Yield the differences to show, each with its `name`, and after one that changes sign its
+        settings."""
+        every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
+        plain = {"changes_sign": False}
+        if tests := self.verdict["hypothesis_tests"]:
+            for test in tests:
+                yield plain | test | {"name": test["hypothesis"]}
+                for setting, of in test.get("settings", {}).items():
+                    yield plain | of | {"measure": test["measure"], "name": f"at {setting}"}
+        elif every:
+            for row in by_setting(every):
+                yield row | {"name": row.get("setting") or row["effect"]}
+        else:
+            for row in self.contrasts(self.main).to_dict("records"):
+                yield plain | row | {"name": f"{row['arm']} - {row['baseline']}"}
 
     def _loss(self) -> Layouts:
         """Does the loss fall smoothly, and when do variants part? First the dev loss,

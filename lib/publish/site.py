@@ -77,14 +77,15 @@ def _write(site: Path, page: str, template: str, **content: Any) -> None:
     write_text(site / page, text)
 
 
-def write_notebook(site: Path, page: str, path: Path, said: str = "") -> str:
-    """Write the page of a notebook, with a line that is said of it, unless it is there already, and
-    return its name; "" where there is no notebook."""
+def write_notebook(site: Path, page: str, path: Path) -> str:
+    """Write the page of a notebook, unless it is there already, and return its name; "" where there
+    is no notebook."""
     if not path.is_file():
         return ""
     mark, made = sha256(path), site / page
     if not made.is_file() or mark not in made.read_text("utf-8")[:1000]:
         body, status = notebook_html(path), status_of(path)
+        said = executed_at([status]) if "commit" in status else ""
         _write(site, page, "notebook.html.j2", mark=mark, status=status, said=said, body=body)
     return page
 
@@ -126,16 +127,15 @@ def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
 
 def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     """Write a run as a row of the table; its arm leads to its page, if there is one."""
+    levels = {factor.rpartition(".")[2]: level for factor, level in run["levels"].items()}
     row: dict[str, Any] = {
         "study": study,
         "arm": run["arm"],
         "seed": str(run["seed"]),
         "status": run["status"],
+        **{name: "none" if level is None else level for name, level in levels.items()},
+        **{MEASURES[m].title: run["measures"].get(m) for m in (*MAIN, *measures_in("headline"))},
     }
-    for factor, level in run["levels"].items():
-        row[factor.rpartition(".")[2]] = "none" if level is None else level
-    for name in (*MAIN, *measures_in("headline")):
-        row[MEASURES[name].title] = run["measures"].get(name)
     # Its cells are HTML, because of the link.
     row = {name: html.escape(v) if isinstance(v, str) else v for name, v in row.items()}
     if page:
@@ -181,9 +181,8 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
         for path in listed(folder, "*.ipynb"):
             shown["notebooks"].append(write_notebook(site, f"{name}/{path.stem}.html", path))
         for run, result in runs.items():
-            said = executed_at([result["provenance"]]) if "provenance" in result else ""
             path = folder / run / "02_train.ipynb"
-            page = write_notebook(site, f"{name}/{run}.html", path, said)
+            page = write_notebook(site, f"{name}/{run}.html", path)
             shown["rows"].append(row_of(name, result, page))
     except Exception as error:  # a file can be broken in any way, and the other studies are fine
         shown["trouble"] = repr(error)[:300]

@@ -159,10 +159,10 @@ def cells_digest(notebook: dict[str, Any]) -> str:
     return digest(files.nan_to_none(notebook["cells"]))
 
 
-def why_changed(notebook: str, study: Study, suite: bool = True) -> str:
-    """Say which file of a completed notebook of a whole study, itself included, is not as its
-    execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks of
-    before their stamps named files pass."""
+def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
+    """Return which file of a completed notebook of a whole study, itself included, is not as its
+    execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks from
+    before stamps named files pass."""
     path = paths.executed_notebook(notebook, study.name)
     stamp = status_of(path)
     if "files" not in stamp:
@@ -174,7 +174,7 @@ def why_changed(notebook: str, study: Study, suite: bool = True) -> str:
     return f"{min(names)} is missing or was changed" if names else ""
 
 
-def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
+def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
     """Copy a finished study from `runs/` into the record, in place of its former one.
 
     A record that did not come from `runs/` here stays as it is unless `replace` says otherwise.
@@ -197,10 +197,9 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
             name = notebook.relative_to(source).as_posix()
             raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
     for name in SHARED:
-        read = (
-            status_of(paths.executed_notebook(name, study.name)).get("made_from", {}).get("results")
-        )
-        why = why_changed(name, study, suite)
+        stamp = status_of(paths.executed_notebook(name, study.name))
+        read = stamp.get("made_from", {}).get("results")
+        why = why_changed(name, study, suite=suite)
         if read and read != digest(results_read(name, study)):
             why = f"{name}.ipynb was made from other results than those that are here"
         if why:
@@ -214,7 +213,7 @@ def archive(study: Study, replace: bool = False, suite: bool = True) -> None:
             content = files.slim(read_json(path))
             files.write_json(partial / path.relative_to(source), content, indent=None)
         pack(raw, source, partial / RAW)
-        said = executed_at(run.provenance for run in runs)
+        said = executed_at(run.provenance["executed"] for run in runs)
         (partial / README).write_text(f"Each 02_train.ipynb is kept as it was. {said}\n", "utf-8")
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
@@ -257,8 +256,8 @@ def tag_commits(study: str, commits: Iterable[str | None]) -> None:
 
 
 def is_replaceable(study: str) -> bool:
-    """Tell whether a sweep may replace a study's record: there is none, or it was archived from
-    `runs/` here, or is being so: until that is done it has no manifest."""
+    """Return whether a sweep may replace a study's record: there is none, or it was archived from
+    `runs/` here, or is being archived: until that is done it has no manifest."""
     record, done = Record(study), result_file("archive", study)
     if not any(record.folder.glob("*")):
         return True
@@ -287,9 +286,9 @@ def pack(files: Iterable[Path], source: Path, target: Path) -> None:
                 packed.addfile(member, file)
 
 
-def executed_at(provenances: Iterable[Json]) -> str:
-    """Say at which commit the notebooks of some runs were executed."""
-    commits = sorted({commit_of(provenance["executed"]) for provenance in provenances})
+def executed_at(stamps: Iterable[Json]) -> str:
+    """Write at which commits notebooks were executed, from what they or their results keep."""
+    commits = sorted({*map(commit_of, stamps)})
     return f"Executed at {', '.join(commits)}; imports are of that commit."
 
 

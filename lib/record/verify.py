@@ -42,8 +42,17 @@ Begin = Callable[[RunConfig, int, int], tuple[str, str] | None]
 """Configuration, seed and number of steps → hashes of initial weights and batches; None where the
 text is not in reach."""
 NAMING = (
-    *("family", "hypothesis", "effect", "arm", "baseline", "measure", "seed", "task", "shots"),
-    *("text", "reference"),
+    "family",
+    "hypothesis",
+    "effect",
+    "arm",
+    "baseline",
+    "measure",
+    "seed",
+    "task",
+    "shots",
+    "text",
+    "reference",
 )
 """What a row of a verdict's table is about."""
 NUMBERS = ("contrasts", "tests", "hypothesis_tests", "answers")
@@ -108,15 +117,17 @@ def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
             del rest[0]
             yield report
     for study in rest:
-        alone: Report | None = None
+        yield _alone(Record(study), begin)
+
+
+def _alone(record: Record, begin: Begin) -> Report:
+    """Verify a record in a process of its own, or in this one where there can be no other."""
+    with suppress(OSError), ProcessPoolExecutor(1) as pool:
         try:
-            with ProcessPoolExecutor(1) as pool:
-                alone = pool.submit(verify_record, Record(study), begin).result()
+            return pool.submit(verify_record, record, begin).result()
         except BrokenProcessPool:
-            alone = Report(study, refused="its process was killed; end other programs")
-        except OSError:
-            pass  # not here: what verifying raised would count as raised for this
-        yield alone or verify_record(Record(study), begin)
+            return Report(record.study, refused="its process was killed; end other programs")
+    return verify_record(record, begin)
 
 
 def verify_record(record: Record, begin: Begin) -> Report:

@@ -9,16 +9,14 @@ They apply where a plan says when a run is unstable, and tests the share of such
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lib.config.metrics import JUDGED, MEASURES
 from lib.config.plan import Plan
+from lib.stats.factorial import Row
 from lib.stats.runs import own_baselines
-
-Row = dict[Any, Any]
 
 KEEP = "keep the baseline"
 ADOPT = "adopt the arm"

@@ -1,6 +1,6 @@
 """Every factor's effects: over all settings of the others, in each, and their interactions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from lib.stats.paired import t_test, weighed_deltas
 from lib.stats.runs import budget_factors, is_comparable, of_arms
 
 Row = dict[Any, Any]
+CHANGES = "changes sign"
+"""What is said in place of the mean of an effect that does."""
 ENDS = {"mean_delta": float, "t_low": float, "t_high": float}
 """A difference and its interval, which JSON may write as null."""
 
@@ -41,51 +43,40 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     return pd.DataFrame(rows)
 
 
-def changes_sign(settings: Sequence[Row]) -> bool:
-    """Return whether an effect changes its sign, from its rows in each setting of the other
-    factors: the interval of one setting excludes zero, and the estimate of another is on the other
-    side of zero.
+def changes_sign(estimates: Iterable[float | None]) -> bool:
+    """Return whether an effect changes sign: its estimates in the settings of the other factors lie
+    on both sides of zero. A setting without a number does not count.
 
-    So settings that differ by chance alone, whose intervals all hold zero, keep their mean, and one
-    clear setting is enough to doubt it. A setting without an interval, or of fewer than three
-    seeds, where an interval says next to nothing, counts by its estimate.
+    That is said of the estimates, whatever their intervals, so that no mean over them is read as a
+    finding. Whether chance explains it is for the intervals of the settings to say.
     """
-    table = pd.DataFrame(settings, columns=["n", *ENDS]).astype(ENDS)
-    by_estimate = (table["n"] < 3) | table["t_low"].isna()
-    signs = np.sign(table["mean_delta"])
-    is_clear = by_estimate | (table["t_low"] > 0) | (table["t_high"] < 0)
-    clear = signs[is_clear]
-    rises_clearly = clear.max() == 1 and signs.min() == -1
-    falls_clearly = clear.min() == -1 and signs.max() == 1
-    return bool(rises_clearly or falls_clearly)
+    values = np.array([*estimates], dtype=float)
+    return bool((values < 0).any() and (values > 0).any())
 
 
 def with_signs(effects: Iterable[Row]) -> list[Row]:
-    """Add `changes_sign` to the rows of `factor_effects`, or to those that a verdict keeps: of a
-    main effect and an interaction whether it changes its sign in that measure (see
-    `changes_sign`); of a simple effect whether the one that it belongs to does in any of the
-    measures that the rows have, and its `setting`, such as `at tied=true`."""
-    rows = [row | {"changes_sign": False} for row in effects]
-    for effect, kind in dict.fromkeys((row["effect"], row["kind"]) for row in rows):
-        if kind != "simple":
-            own = [row for row in rows if row["effect"] == effect]
-            settings = [row for row in rows if row["effect"].startswith(f"{effect} at ")]
-            for row in own:
-                of_measure = [each for each in settings if each["measure"] == row["measure"]]
-                row["changes_sign"] = changes_sign(of_measure)
-            for row in settings:
-                row["changes_sign"] = any(each["changes_sign"] for each in own)
-                row["setting"] = row["effect"].removeprefix(f"{effect} ")
+    """Add to the rows of `factor_effects`, or to those that a verdict keeps, `changes_sign`:
+    whether the effect does in that measure (see `changes_sign`); and to a simple effect which
+    effect it is `of`, and its `setting`, such as `at tied=true`."""
+    rows = [dict(row) for row in effects]
+    for name in {row["effect"] for row in rows if row["kind"] != "simple"}:
+        for row in rows:
+            if row["effect"].startswith(f"{name} at "):
+                row["of"] = name
+                row["setting"] = row["effect"].removeprefix(f"{name} ")
+    for row in rows:
+        row["changes_sign"] = changes_sign(
+            each["mean_delta"]
+            for each in rows
+            if (each.get("of"), each["measure"]) == (row["effect"], row["measure"])
+        )
     return rows
 
 
 def by_setting(effects: Iterable[Row]) -> list[Row]:
     """Return the effects to show: every main effect and interaction, and after each that changes
-    its sign the simple effects, which then count in place of their mean. See `with_signs`."""
-    return [row for row in with_signs(effects) if row["kind"] != "simple" or row["changes_sign"]]
-
-
-def is_mean_of_both_signs(row: Row) -> bool:
-    """Return whether a row of `with_signs` is a mean over settings that no reader should take for a
-    finding."""
-    return bool(row.get("changes_sign")) and row.get("kind") != "simple"
+    sign in any of the measures the simple effects, which then count in place of their mean. See
+    `with_signs`."""
+    rows = with_signs(effects)
+    changing = {row["effect"] for row in rows if row["changes_sign"]}
+    return [row for row in rows if row["kind"] != "simple" or row.get("of") in changing]

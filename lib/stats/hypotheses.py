@@ -7,7 +7,6 @@ false, else undecided. In a family, supports share alpha by Holm's method, and s
 
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from lib.config.contrasts import arm_weights, arms_called, setting_weights
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.plan import Hypothesis, Plan
 from lib.stats import paired
-from lib.stats.factorial import changes_sign
+from lib.stats.factorial import CHANGES, Row, changes_sign
 from lib.stats.paired import Floats, holm
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.stats.runs import available_measures, is_comparable, of_arms, planned_measures
@@ -25,7 +24,6 @@ from lib.stats.runs import available_measures, is_comparable, of_arms, planned_m
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` that holds its p."""
 
-Row = dict[Any, Any]
 Pairs = dict[tuple[str, str], list[str]]
 """(Arm, the arm it is held against) → the families that test them, which may be none."""
 
@@ -108,8 +106,9 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
     p_holm that it is true, `refuted_p` that it is false, adjusted too; `changes_sign`, over the
-    settings that it is a mean of (see `lib.stats.factorial`); the answer, the `sentence` that the
-    plan has for it, and of an undecided one the `seeds` that would decide it."""
+    settings that it is a mean of (see `lib.stats.factorial`), and if so the `settings`, each with
+    its t test; the answer, the `sentence` that the plan has for it, and of an undecided one the
+    `seeds` that would decide it."""
     variants = of_arms(runs, "variant")
     levels = of_arms(runs, "levels")
     rows = []
@@ -123,10 +122,11 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         deltas = paired.weighed_deltas(runs, measure, weights)
         test = paired.t_test(deltas, plan.alpha)
         sd = paired.sd_of(deltas)
-        settings = [
-            paired.t_test(paired.weighed_deltas(runs, measure, of), plan.alpha)._asdict()
-            for of in setting_weights(h.pairs, variants, levels)
-        ]
+        settings = {
+            setting: paired.t_test(paired.weighed_deltas(runs, measure, of), plan.alpha)._asdict()
+            for setting, of in setting_weights(h.pairs, variants, levels).items()
+        }
+        mixed = changes_sign(of["mean_delta"] for of in settings.values())
         exact = is_exact(h)
         tests = _by_sign_flips(deltas, rng) if exact else t_sides(test.mean_delta, sd, test.n)
         p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *tests)
@@ -142,7 +142,8 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
                 "test": "exact" if exact else "t",
                 **test._asdict(),
                 "sd_delta": sd,
-                "changes_sign": changes_sign(settings),
+                "changes_sign": mixed,
+                "settings": settings if mixed else {},
                 "p": float(p),
                 "refuted_p": float(refuted),
             }
@@ -215,5 +216,6 @@ def in_words(row: Row) -> str:
         f"Found: {measure.estimate(row)}; {how}."
     )
     if row["changes_sign"]:
-        found += " This mean hides an effect that changes sign: read it setting by setting."
+        each = (f"{measure.estimate(of)} at {name}" for name, of in row["settings"].items())
+        found += f" It is the mean of an effect that {CHANGES}: {', '.join(each)}."
     return " ".join(filter(None, [row["says"], found, row["sentence"]]))

@@ -1,11 +1,12 @@
 """Does a result hold without one seed, or one task? And each task by itself."""
 
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import pandas as pd
 
 from lib.config.plan import ALPHA
+from lib.stats.factorial import Row
 from lib.stats.paired import TTest, holm, t_test
 from lib.stats.runs import own_baselines, seed_differences
 
@@ -32,7 +33,7 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(largest_p=without_seed.max(axis=1).to_numpy())
 
 
-def _moved(contrast: Any, deltas: pd.Series, without: dict[Any, TTest]) -> dict[str, Any]:
+def _moved(contrast: Row, deltas: pd.Series, without: Mapping[Hashable, TTest]) -> Row:
     """Return how far the mean of a contrast moves with a part left out, and whether past zero."""
     mean = deltas.mean()
     means = [test.mean_delta for test in without.values()]
@@ -55,7 +56,7 @@ def leave_one_task_out(
     difference, lowest and highest mean when one task is left out, whether the sign of the mean ever
     changes; then `task`, without which the mean moves most, and the t interval and p of what is
     left. Only tasks that both were asked count. `items` are the joined answers of all runs."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     if items.empty:
         return pd.DataFrame(rows)
     macro = contrasts[contrasts["measure"].isin([ZERO_SHOT, FEW_SHOT])]

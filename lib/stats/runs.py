@@ -1,10 +1,11 @@
 """A study's runs as one table: read them, and refuse by name what may not be compared."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,28 +112,22 @@ def _require_equal(
     """Refuse all runs whose value (their field, unless said otherwise) is not the usual one among
     the runs with the same `within`: dotted parameters, or the seed. Of a value with several parts
     the message says those that differ."""
-    value = value or (lambda run: getattr(run, field))
-    groups: dict[str, list[RunResult]] = {}
+    value = value or attrgetter(field)
+    groups = defaultdict(list)
     for run in runs:
-        key = json.dumps([_parameter(run, name) for name in within])
-        groups.setdefault(key, []).append(run)
+        groups[json.dumps([_parameter(run, name) for name in within])].append(run)
     odd = []
-    found = []
-    usual = []
+    said: list[tuple[str, str]] = []
     for members in groups.values():
-        most = Counter(map(value, members)).most_common(1)[0][0]
+        usual, _ = Counter(map(value, members)).most_common(1)[0]
         for run in members:
-            own = value(run)
-            if own != most:
+            if (own := value(run)) != usual:
                 odd.append(run)
-                found.append(_without(own, most))
-                usual.append(_without(most, own))
+                said.append((_without(own, usual), _without(usual, own)))
     if odd:
+        found, expected = (" or ".join(dict.fromkeys(texts)) for texts in zip(*said, strict=True))
         has = "has" if len(odd) == 1 else "have"
-        own_values = " or ".join(dict.fromkeys(found))
-        usual_values = " or ".join(dict.fromkeys(usual))
-        reason = f"{has} {field} {own_values} and the others have {usual_values}"
-        raise _offence(odd, reason, field)
+        raise _offence(odd, f"{has} {field} {found} and the others have {expected}", field)
 
 
 def _without(value: Any, other: Any) -> str:
@@ -152,21 +147,22 @@ def _parameter(run: RunResult, name: str) -> Any:
 
 def _offence(runs: list[RunResult], reason: str, field: str = "") -> ResultError:
     """Return an error that names the runs, what is wrong with them, and what to do about it."""
-    study = runs[0].study
-    commit = runs[0].origin.get("code")
-    named = [f"{run.arm} seed {run.seed}" for run in runs]
-    folders = ", ".join(f"runs/{study}/{run.arm}/seed-{run.seed}" for run in runs)
+    first, *others = runs
+    commit = first.origin.get("code")
+    names = [f"{run.arm} seed {run.seed}" for run in runs[:MOST_NAMED]]
     if len(runs) > MOST_NAMED:
-        named = [*named[:MOST_NAMED], f"{len(runs) - MOST_NAMED} more"]
-        folders = f"their folders in runs/{study}/"
-    remedy = f"To train it anew, delete {folders} and rerun ./run_all.sh"
+        names.append(f"{len(runs) - MOST_NAMED} more")
+    place = f"runs/{first.study}/{first.arm}/seed-{first.seed}"
+    if others:
+        place = f"their folders in runs/{first.study}/"
+    remedy = f"To train it anew, delete {place} and rerun ./run_all.sh"
     if field == _MEASURED_ON:
-        remedy = f"To measure it anew, delete result.json in {folders} and rerun ./run_all.sh"
+        remedy = f"To measure it anew, delete result.json in {place} and rerun ./run_all.sh"
     elif commit and field != _CODE:
         remedy = f"If its code, commit {commit[:12]}, makes it so, the arms are no pair"
     elif field == _CODE and not commit:
-        remedy = f"./run_all.sh {study} makes again what is not by today's code"
-    return ResultError(f"run{'s' * (len(runs) > 1)} {'; '.join(named)} {reason}. {remedy}")
+        remedy = f"./run_all.sh {first.study} makes again what is not by today's code"
+    return ResultError(f"run{'s' * bool(others)} {'; '.join(names)} {reason}. {remedy}")
 
 
 def _tokenizer(run: RunResult) -> Any:
@@ -185,17 +181,17 @@ def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, .
     """Return how training was rounded: by which packages, device and chip, and `also` by which
     settings; where one changed on the way, up to which step each was used."""
     parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
-    ways = []
-    for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]:
+    ways = {
         # lm_eval trains nothing, and may be installed between training and measuring.
-        way = rounding(machine, packages | {"lm_eval": None})
-        ways.append((end, way | {name: machine.get(name) for name in also}))
+        end: rounding(machine, {**packages, "lm_eval": None})
+        | {name: machine.get(name) for name in also}
+        for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]
+    }
     settings = []
-    for name in ways[-1][1]:
-        used = [f"{name} {way.get(name)}" for _, way in ways]
-        if len(set(used)) > 1:
-            used = [f"{each} up to step {end}" for each, (end, _) in zip(used, ways, strict=True)]
-        settings.append(", then ".join(dict.fromkeys(used)))
+    for name in next(iter(ways.values())):
+        until = {f"{name} {way.get(name)}": f" up to step {end}" for end, way in ways.items()}
+        changed = len(until) > 1
+        settings.append(", then ".join(used + end * changed for used, end in until.items()))
     return tuple(settings)
 
 
@@ -248,13 +244,10 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
 def sides(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> pd.DataFrame:
     """Return both sides of a difference in a measure, by seed: what its arms of negative weight sum
     to (`baseline`), and those of positive (`arm`); NaN where a run has none."""
-    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
     weighed = pd.Series(weights)
-    below = -weighed[weighed < 0]
-    above = weighed[weighed > 0]
-    return pd.DataFrame(
-        {"baseline": values[below.index] @ below, "arm": values[above.index] @ above}
-    )
+    values = runs.pivot(index="seed", columns="arm", values=measure)[weighed.index].astype(float)
+    below, above = -weighed.clip(upper=0), weighed.clip(lower=0)
+    return pd.DataFrame({"baseline": values @ below, "arm": values @ above})
 
 
 def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:

@@ -59,7 +59,7 @@ def plateau(loss: ArrayLike, below: float) -> int:
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
 
 
-def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> Json:
+def judge_run(loss: ArrayLike, rule: Instability, entropy: float, *, diverged: bool) -> Json:
     """Judge one run by its training loss (steps,), in nats.
 
     `severity` is its largest rise; `plateau` as `plateau` says; `transient`: a rise is more than
@@ -96,7 +96,8 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
     rows = []
     for run in runs.to_dict("records"):
         loss = losses.get_group((run["arm"], run["seed"])).to_numpy()
-        judgement = judge_run(loss, run["status"] == "diverged", rule, run["unigram_entropy"])
+        diverged = run["status"] == "diverged"
+        judgement = judge_run(loss, rule, run["unigram_entropy"], diverged=diverged)
         height = loss[0] - run["uniform_loss"]
         rows.append({"arm": run["arm"], "seed": run["seed"], "height": height} | judgement)
     table = pd.DataFrame(rows, runs.index)
@@ -134,36 +135,28 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
     collapsed, are untrained, diverged or harmful, median and largest severity (nats), and median
     and longest plateau (steps)."""
-    rows = []
-    for (arm, variant, setting), own in runs.groupby(["arm", "variant", "setting"], sort=False):
-        part = stability.loc[own.index]
-        judged = int(part["judged"].sum())
-        count = int(part["unstable"].sum())
-        low, high = share_interval(count, judged, alpha)
-        counts = {
-            f"{name}_runs": int(part[name].sum())
-            for name in ("transient", "collapsed", "untrained", "diverged", "harmful")
-            if part[name].notna().all()
-        }
-        rows.append(
-            {
-                "arm": arm,
-                "variant": variant,
-                "setting": setting,
-                "n": len(part),
-                "judged": judged,
-                "unstable": count,
-                "share": part["unstable"].mean(),
-                "low": low,
-                "high": high,
-                **counts,
-                "median_severity": part["severity"].median(),
-                "severity": part["severity"].max(),
-                "median_plateau": part["plateau"].median(),
-                "plateau": part["plateau"].max(),
-            }
+    kinds = ("transient", "collapsed", "untrained", "diverged", "harmful")
+    known = [kind for kind in kinds if stability[kind].notna().all()]
+    table = (
+        stability.assign(variant=runs["variant"], setting=runs["setting"])
+        .groupby(["arm", "variant", "setting"], sort=False)
+        .agg(
+            n=("seed", "size"),
+            judged=("judged", "sum"),
+            unstable=("unstable", "sum"),
+            share=("unstable", "mean"),
+            **{f"{kind}_runs": (kind, "sum") for kind in known},
+            median_severity=("severity", "median"),
+            severity=("severity", "max"),
+            median_plateau=("plateau", "median"),
+            plateau=("plateau", "max"),
         )
-    return pd.DataFrame(rows)
+        .reset_index()
+        .astype(dict.fromkeys(["unstable", *(f"{kind}_runs" for kind in known)], int))
+    )
+    counts = zip(table["unstable"], table["judged"], strict=True)
+    table[["low", "high"]] = [share_interval(count, n, alpha) for count, n in counts]
+    return table
 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:

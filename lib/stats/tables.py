@@ -10,7 +10,7 @@ from lib.config.files import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.config.yaml import Json
 from lib.results import RunResult
-from lib.stats.factorial import ENDS, Row, is_mean_of_both_signs, with_signs
+from lib.stats.factorial import CHANGES, ENDS, Row, with_signs
 from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
 
 REFERENCES = {
@@ -20,10 +20,6 @@ REFERENCES = {
     "source_loss": "the text's own source",
 }
 """Reference (see `RunResult.references`) → what it is the held-out loss of."""
-
-
-CHANGES = "changes sign"
-"""What stands in place of the mean of an effect that does."""
 
 
 def in_markdown(verdict: Json) -> str:
@@ -134,7 +130,7 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
         if row["budget"]:
             name += f" ({row['budget']} differs)"
         measure = MEASURES[row["measure"]]
-        cell = CHANGES if is_mean_of_both_signs(row) else measure.estimate(row)
+        cell = CHANGES if row.get("changes_sign") else measure.estimate(row)
         cells.setdefault(measure.title, {})[name] = cell
     return pd.DataFrame(cells)
 
@@ -145,7 +141,7 @@ def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
     only one or two seeds; and with the runs which arms ended alike, whether a rate was tuned for
     each optimizer, and what is not compared."""
     rows = [row for row in rows if not pd.isna(row["mean_delta"])]
-    shown = [row for row in rows if not is_mean_of_both_signs(row)]
+    shown = [row for row in rows if not row.get("changes_sign")]
     intervals = sum(not pd.isna(row["t_low"]) for row in shown)
     n_seeds = {row["n"] for row in rows}
     lines = []
@@ -153,8 +149,9 @@ def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
         lines.append(f"{intervals} intervals; none is adjusted for their number.")
     if len(shown) < len(rows):
         lines.append(
-            "Changes sign: over the settings of the other factors the estimates lie on both sides "
-            "of zero, so their mean is not shown."
+            "Changes sign: the estimates lie on both sides of zero over the settings of the other "
+            "factors, so their mean is not shown. If no setting's interval excludes zero, that may "
+            "be chance."
         )
     if 2 in n_seeds:
         lines.append(
@@ -188,18 +185,18 @@ def untuned(runs: pd.DataFrame) -> str:
     optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
     ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None of an old run
     rate = rate.where(optimizer != "muon", rate * ratio)
-    rates = {name: set(of) for name, of in rate.groupby(optimizer, sort=False)}
-    names = []
-    for name, own in rates.items():
-        shared = any(own <= others for other, others in rates.items() if other != name)
-        if len(own) == 1 and shared:
-            names.append(name)
+    rates = rate.groupby(optimizer, sort=False).agg(set)
+    names = [
+        name
+        for name, own in rates.items()
+        if len(own) == 1 and any(own <= others for others in rates.drop(name))
+    ]
     if not names:
         return ""
     which = "either optimizer" if len(names) == 2 else names[0]
     return (
-        f"No rate was tuned for {which}: {' and '.join(rates)} are compared at the same learning "
-        "rate, which may suit one of them better."
+        f"No rate was tuned for {which}: {' and '.join(rates.index)} are compared at the same "
+        "learning rate, which may suit one of them better."
     )
 
 

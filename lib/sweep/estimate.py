@@ -241,7 +241,7 @@ def estimate(
 def power(plan: Plan, study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
     """Say what a study's seeds can show of each hypothesis: its power, and the seeds that the
     plan's power takes; and which exact tests cannot reach their level."""
-    from lib.stats.power import expected_power, independent, out_of_reach, spread_of  # statsmodels
+    from lib.stats.power import expected_power, independent, out_of_reach, spread_of  # scipy
 
     n = len(study.seeds)
     yield from (f"warning: {text}" for text in out_of_reach(plan, n))

@@ -3,7 +3,8 @@
 A record is laid out as runs in a folder of its own, where it is analysed and archived as a sweep
 does it. Only if every published number comes out equal, by its name, do the notebooks, figures and
 results that were made there replace those of the record. Nothing is trained, and the runs' own
-notebooks, results and raw tables stay as they are.
+notebooks, results and raw tables stay as they are. So does 01 of runs that answered another suite
+than today's 01 makes: it describes the questions of these runs.
 """
 
 import shutil
@@ -18,8 +19,9 @@ from lib.config.environment import cores, environment
 from lib.config.errors import UserError
 from lib.config.files import sha256, write_text
 from lib.config.paths import OUTPUT, ROOT, listed, output_root, result_file
-from lib.record.archive import MANIFEST, SHARED, Record, sums_of
+from lib.record.archive import MANIFEST, README, SHARED, Record, executed_at, sums_of
 from lib.record.verify import Report, differing
+from lib.results import status_of
 from lib.sweep.code import execute_in
 
 
@@ -28,7 +30,7 @@ def renew(studies: list[str]) -> int:
     differs. Return the exit status: 1 if a record was kept as it was."""
     faulty = 0
     with ThreadPoolExecutor(cores()) as pool:  # of threads: each waits for processes of its own
-        for report in pool.map(renew_record, map(Record, studies)):
+        for report, suites in pool.map(renew_record, map(Record, studies)):
             parts = ["kept as it was" if report.faults else "renewed", *report.faults[:1]]
             if more := len(report.faults[1:]):
                 parts[-1] += f" (and {more} more)"
@@ -36,24 +38,32 @@ def renew(studies: list[str]) -> int:
                 parts.append(f"compared: {compared}")
             if gone := ", ".join(f"{n:,} {name}" for name, n in sorted(report.unchecked.items())):
                 parts.append(f"in other words, or no longer computed: {gone}")
+            if suites:
+                asked = ", ".join(suites)
+                parts.append(
+                    f"01 stays, whose suite {asked} the runs answered: it makes another now"
+                )
             print(f"{report.study}: {'; '.join(parts)}", flush=True)
             faulty += bool(report.faults)
     return 1 if faulty else 0
 
 
-def renew_record(record: Record) -> Report:
-    """Make a record's notebooks of the whole study again, and replace them if nothing differs."""
-    report = Report(record.study)
+def renew_record(record: Record) -> tuple[Report, list[str]]:
+    """Make a record's notebooks of the whole study again, and replace them if nothing differs. Also
+    return the suites that the runs answered and 01 no longer makes, because of which it stays."""
+    report, suites = Report(record.study), list[str]()
     with tempfile.TemporaryDirectory(prefix="renew-") as folder:
         try:
             again = made_again(record, Path(folder))
             report.faults += differing(record, again.results["summary"], again.verdict, report)
             report.faults += changed_files(record, again)
+            answered = {str(run["suite_hash"])[:12] for run in record.runs if run["suite_hash"]}
+            suites = [of for of in sorted(answered) if not listed(again.raw, f"suite/*-{of}")]
             if not report.faults:
-                replace(record, again)
+                replace(record, again, ["01_data"] if suites else [])
         except UserError as error:
             report.faults.append(str(error))
-    return report
+    return report, suites
 
 
 def made_again(record: Record, folder: Path) -> Record:
@@ -75,15 +85,11 @@ def made_again(record: Record, folder: Path) -> Record:
 
 
 def changed_files(record: Record, again: Record) -> Iterator[str]:
-    """Yield files of runs that are not as they were, suites that 01 no longer makes, and figures
-    that are no longer drawn."""
+    """Yield files of runs that are not as they were, and figures that are no longer drawn."""
     for path in listed(record.raw, "*/seed-*/*"):
         other = again.raw / path.relative_to(record.raw)
         if not other.is_file() or sha256(other) != sha256(path):
             yield f"{path.relative_to(record.raw)} is another, or missing"
-    for asked in {str(run["suite_hash"])[:12] for run in record.runs if run.get("suite_hash")}:
-        if not listed(again.raw, f"suite/*-{asked}"):
-            yield f"01 makes another suite today than {asked}, which the runs answered"
     for name, path in record.files.items():
         if name.endswith("/02_train.ipynb") and sha256(again.files[name]) != sha256(path):
             yield f"{name} is another"
@@ -91,12 +97,21 @@ def changed_files(record: Record, again: Record) -> Iterator[str]:
             yield f"{name} is no longer drawn"
 
 
-def replace(record: Record, again: Record) -> None:
-    """Take notebooks of the whole study, figures that lie here, and results from a new record."""
+def replace(record: Record, again: Record, kept: list[str]) -> None:
+    """Take notebooks of the whole study but those that are kept, figures that lie here, and results
+    from a new record; and say in the README of the record at which commit the kept were executed.
+    """
     (record.folder / MANIFEST).unlink(missing_ok=True)  # there is none until all is here
     drawn = result_file("04_figures", record.study).name
     for name, path in record.files.items():
-        is_shared = name in (*(f"{notebook}.ipynb" for notebook in SHARED), drawn)
-        if is_shared or name.startswith("../"):
+        is_taken = name in (*(f"{of}.ipynb" for of in SHARED if of not in kept), drawn)
+        if is_taken or name.startswith("../"):
             shutil.copyfile(again.files[name], path)
+    readme = record.folder / README
+    of_runs, *_ = readme.read_text("utf-8").splitlines()
+    of_kept = [
+        f"So is {of}.ipynb. {executed_at([status_of(record.folder / f'{of}.ipynb')])}"
+        for of in kept
+    ]
+    write_text(readme, "\n".join([of_runs, *of_kept, ""]))
     write_text(record.folder / MANIFEST, sums_of(record))

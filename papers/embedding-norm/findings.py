@@ -140,7 +140,7 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.1) as axes:
         x = part["relative_rms"] * {"scale": 1.0, "rmsnorm": 1.08, "layernorm": 0.93}[layer]
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
         ax.errorbar(x, part["mean_delta"], error, label=label, linewidth=1, capsize=2,
-                    markersize=4.5, **mark(look, not multiplied))  # fmt: skip
+                    markersize=4.5, **mark(look, filled=not multiplied))  # fmt: skip
     ax.set_xscale("log")
     levels = sorted(plain["rms"].unique())
     ax.set_xticks(levels, [f"{level:.2g}" for level in levels])
@@ -226,8 +226,12 @@ with facets("heads", FIGURES, ["rates", "turns"], [""], height=1.9) as axes:
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
         x = part["rate"] * (0.97 if is_tied else 1.03)
         left.errorbar(x, part["mean_delta"], error, label=f"{head} head", linewidth=1, capsize=2,
-                      markersize=4.5, **mark(look, is_tied))  # fmt: skip
-    shown = {"tied": mark(look, True), "untied": mark(look, False), EARLY: mark(plain_look, False)}
+                      markersize=4.5, **mark(look, filled=is_tied))  # fmt: skip
+    shown = {
+        "tied": mark(look, filled=True),
+        "untied": mark(look, filled=False),
+        EARLY: mark(plain_look, filled=False),
+    }
     for head, part in pd.DataFrame(found["turns"].values()).groupby("head"):
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
         label = EARLY if head == EARLY else ""

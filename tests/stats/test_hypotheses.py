@@ -74,7 +74,19 @@ def test_a_planned_mean_over_settings_of_both_signs_says_so():
     assert {name: row["changes_sign"] for name, row in rows.items()} == {
         "mean": True, "muon": False, "one": False, "both": False,
     }  # fmt: skip
-    assert "changes sign" in answers.in_words(rows["mean"])
+    of = runs.pivot(index="seed", columns="arm", values="loss").mean()
+    by_hand = {
+        f"optimizer={optimizer},tied={tied}": of[f"layernorm,{optimizer},tied={tied}"]
+        - of[f"none,{optimizer},tied={tied}"]
+        for optimizer in ("adamw", "muon")
+        for tied in ("true", "false")
+    }
+    found = {name: row["mean_delta"] for name, row in rows["mean"]["settings"].items()}
+    assert found == pytest.approx(by_hand)
+    assert rows["muon"]["settings"] == {}
+    words = answers.in_words(rows["mean"])
+    assert "changes sign: " in words
+    assert all(f"at {name}" in words for name in by_hand)
     assert "changes sign" not in answers.in_words(rows["muon"])
 
 

@@ -25,11 +25,11 @@ def falling():
 def test_a_rise_counts_from_the_first_step_on(step):
     loss = falling()
     loss[step] = loss[:step].min() + 0.51
-    found = stability.judge_run(loss, False, INSTABILITY, ENTROPY)
+    found = stability.judge_run(loss, INSTABILITY, ENTROPY, diverged=False)
     assert found["unstable"]
     assert found["severity"] == pytest.approx(0.51)
     loss[step] = loss[:step].min() + 0.49
-    assert not stability.judge_run(loss, False, INSTABILITY, ENTROPY)["unstable"]
+    assert not stability.judge_run(loss, INSTABILITY, ENTROPY, diverged=False)["unstable"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_rise_counts_from_the_first_step_on(step):
     ],
 )
 def test_each_kind_of_trouble_has_its_name(loss, diverged, expected):
-    found = stability.judge_run(loss, diverged, INSTABILITY, ENTROPY)
+    found = stability.judge_run(loss, INSTABILITY, ENTROPY, diverged=diverged)
     assert sorted(name for name, value in found.items() if value is True) == expected
 
 
@@ -79,18 +79,18 @@ def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes(
 @pytest.mark.parametrize("step", [70, 149])
 def test_a_rise_counts_by_its_own_noise_whatever_its_unit(step, unit):
     loss = unit * falling()
-    assert not stability.judge_run(loss, False, NOISE, ENTROPY)["unstable"]
+    assert not stability.judge_run(loss, NOISE, ENTROPY, diverged=False)["unstable"]
     for times in (11.9, 12.1):
         loss[step] = loss[:step].min() + times * stability.batch_noise(loss, 50)[step]
-        assert stability.judge_run(loss, False, NOISE, ENTROPY)["unstable"] == (times > 12)
+        assert stability.judge_run(loss, NOISE, ENTROPY, diverged=False)["unstable"] == (times > 12)
 
 
 def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_judged():
     loss = falling()
     loss[2] += 1.0
-    assert stability.judge_run(loss, False, NOISE, ENTROPY)["transient"]
+    assert stability.judge_run(loss, NOISE, ENTROPY, diverged=False)["transient"]
     short = np.r_[np.linspace(4, 2, 9), 9.0]
-    assert not stability.judge_run(short, False, NOISE, ENTROPY)["transient"]
+    assert not stability.judge_run(short, NOISE, ENTROPY, diverged=False)["transient"]
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.15])
@@ -99,7 +99,9 @@ def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise):
     fall, rng = 2.0 + 2.2 * np.arange(1, 301) ** -0.4, np.random.default_rng(0)
     runs = fall + rng.normal(scale=noise, size=(200, 300))
     alarms = {
-        rule: sum(stability.judge_run(loss, False, rule, ENTROPY)["unstable"] for loss in runs)
+        rule: sum(
+            stability.judge_run(loss, rule, ENTROPY, diverged=False)["unstable"] for loss in runs
+        )
         for rule in (NOISE, INSTABILITY)
     }
     assert alarms[NOISE] <= 1

@@ -1,16 +1,11 @@
-"""The whole verdict: it repeats, tests nothing where a study is exploratory, and is that of the
-record."""
+"""The whole verdict: it repeats, and tests nothing where a study is exploratory."""
 
 import json
 
 import pandas as pd
 import pytest
 
-from lib.config.claim import ClaimStatus, load_plan
-from lib.record.archive import Record
-from lib.record.verify import Report, differences
-from lib.results import RunResult
-from lib.stats.runs import tidy
+from lib.config.claim import ClaimStatus
 from lib.stats.verdict import analyse
 from tests.stats.decay import decay_plan, decay_runs, decay_study
 from tests.stats.samples import trace_of
@@ -55,41 +50,3 @@ def test_a_verdict_is_json_repeats_and_names_its_tables():
     assert json.dumps(one, allow_nan=False) == json.dumps(two)
     assert {"references", "stability_map"} <= set(one)
     assert "task_contrasts" not in one  # no suite was asked
-
-
-# The record
-
-DROPPED = {"percentile_coverage", "seeds_needed", "g_z", "severity_in_noise", "sentence"}
-"""Columns that tables had when these studies were recorded, and words."""
-
-
-def of_today(record):
-    """Analyse what a record holds as 03 does."""
-    runs = [RunResult.model_validate(run) for run in record.runs]
-    study = record.parameters
-    claim = ClaimStatus(record.study, None, record.verdict["standing"], [])
-    raw = [record.joined(name) for name in ("trace", "items", "stock_items")]
-    found = analyse(study, load_plan(study), claim, tidy(runs), *raw).as_json()
-    return dict(json.loads(json.dumps(found)))
-
-
-TABLES = [
-    *("contrasts", "tests", "hypothesis_tests", "stability", "stability_map"),
-    *("references", "task_contrasts", "leave_one_out"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("study", ["confirmatory-2", "modern"])
-def test_a_published_verdict_follows_from_its_runs_by_todays_code(study):
-    """The first has families of tests, Holm's p and the suite; the second a plan's hypotheses."""
-    record = Record(study)
-    now, then = of_today(record), record.verdict
-    for name in TABLES:
-        if name in then:
-            report = Report(study)
-            assert list(differences(then[name], now[name], report)) == []
-            assert not {*report.unchecked} - DROPPED
-    words = [{name: a["answer"] for name, a in of["answers"].items()} for of in (now, then)]
-    assert words[0] == words[1]
-    assert len(then["contrasts"]) == {"confirmatory-2": 66, "modern": 10}[study]

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from lib.config.files import read_json, write_json
+from lib.config.files import read_json, sha256, write_json
 from lib.config.paths import listed
 from lib.record.archive import MANIFEST, RAW, Record, pack
 from lib.sweep import renew
@@ -91,6 +91,29 @@ def test_of_an_equal_one_come_shared_notebooks_figures_results_and_manifest(
     assert all(after[path] == again[path] for path in changed if path.name != MANIFEST)
     record = Record("tiny", papers / "recorded")
     assert len(record.manifest) == len(record.files)
+
+
+def test_01_of_runs_that_answered_another_suite_stays_under_its_commit(papers, monkeypatch, capsys):
+    recorded, again = (Record("tiny", papers / name) for name in ("recorded", "again"))
+    runs = [run | {"suite_hash": "d6201eb81780" + "0" * 52} for run in recorded.runs]
+    monkeypatch.setattr(recorded, "runs", runs)
+    stamp = {"status": "completed", "commit": "418ea1b81de3" + "0" * 28, "clean": True}
+    write_json(recorded.folder / "01_data.ipynb", {"cells": [], "metadata": {"study": stamp}})
+    before = contents(papers / "recorded")
+    monkeypatch.setattr(renew, "made_again", lambda *_: again)
+    monkeypatch.setattr(renew, "Record", lambda _: recorded)
+    assert renew.renew(["tiny"]) == 0
+    assert "01 stays, whose suite d6201eb81780 the runs answered" in capsys.readouterr().out
+    after = contents(papers / "recorded")
+    kept = next(path for path in after if path.name == "01_data.ipynb")
+    assert after[kept] == before[kept]
+    lines = (recorded.folder / "README.md").read_text("utf-8").splitlines()
+    assert lines[0].startswith("Each 02_train.ipynb is kept as it was.")
+    assert lines[1:] == [
+        "So is 01_data.ipynb. Executed at commit 418ea1b81de3; imports are of that commit."
+    ]
+    record = Record("tiny", papers / "recorded")
+    assert all(sha256(path) == record.manifest[name] for name, path in record.files.items())
 
 
 @pytest.mark.long
