@@ -63,6 +63,9 @@ install() {
   [[ -t 2 ]] || quiet=(--quiet) # no progress bars in a log
   "$python" -m uv --version >/dev/null 2>&1 ||
     "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
+  # A target or prefix in a user's uv.toml would install elsewhere, and no option takes it back.
+  ! (cd / && "$python" -m uv pip install --show-settings --python "$python" pip 2>/dev/null) |
+    grep -E '^ *(target|prefix): Some' >/dev/null || export UV_NO_CONFIG=1
   # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
   (cd / && "$python" -m uv pip install "${quiet[@]}" --python "$python" "$@") ||
     "$python" -m pip install "${quiet[@]}" "$@"
@@ -119,7 +122,7 @@ if [[ -z "$dry" ]] && ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
     install_torch
   install --no-deps --require-hashes -r "$PWD/$lock"
   said="$("$python" -c "import $needed" 2>&1)" ||
-    fail "the packages were not installed in $prefix (${said##*$'\n'}); if uv.toml leads elsewhere (target, prefix), mend it; delete .venv and try again"
+    fail "the packages were not installed in $prefix (${said##*$'\n'}); delete .venv and try again"
   cp requirements.lock "$prefix/.embedding-norm-requirements.lock" # which the other holds as well
   cp "$lock" "$prefix/.embedding-norm-$lock"
 fi

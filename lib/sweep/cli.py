@@ -49,6 +49,8 @@ from typing import Any, NoReturn
 
 STOPPED = 130
 """The status of a command that was interrupted, as shells say it."""
+MOST_TRIES = 3
+"""How often a sweep starts, if code is edited in the seconds before it has a copy."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -226,6 +228,7 @@ def run(words: list[str]) -> int:
     from lib.config.errors import UsageError, suggest
     from lib.config.files import prepare_params
     from lib.config.paths import PARAMS, listed
+    from lib.sweep.code import EditedError
     from lib.sweep.sweep import Sweep, run_sweep
 
     prepare_params()
@@ -236,6 +239,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--stop-after", type=_positive(float))
     parser.add_argument("--dry-run", "-n", action="store_true")
     parser.add_argument("--replace", action="store_true")
+    parser.add_argument("--again", action="count", default=0)  # given by the command to itself
     options, flags = parser.parse_known_args([word for word in words if word not in studies])
     if flags:
         from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
@@ -244,7 +248,15 @@ def run(words: list[str]) -> int:
         snakemake.error = parser.error
         if unknown := snakemake.parse_args(flags).targets:
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
-    return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
+    times = vars(options).pop("again")
+    try:
+        return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
+    except EditedError:
+        if times == MOST_TRIES - 1:
+            raise
+    # Another process imports the code as it is now, and finds out anew what is stale.
+    print("lib or notebooks were edited just now; starting again", flush=True)
+    os.execv(sys.executable, [*sys.orig_argv, "--again"])
 
 
 def dispatch(words: list[str]) -> int | None:

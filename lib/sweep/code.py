@@ -45,12 +45,16 @@ from lib.config.schema import CODE, digest
 from lib.config.study import COMMITS, Study
 
 
+class EditedError(UserError):
+    """Code that was edited since this process imported it."""
+
+
 def copy_code(studies: Iterable[Study]) -> Path:
     """Copy the code that this process imported to `runs/.code/`, and write down for what executes
     there which checkout and commit it is of, and which files the studies were asked by; return the
     copy. Other copies go: call it only as the one sweep that runs.
 
-    Raises UserError where the code was edited since this process began.
+    Raises EditedError where the code was edited since this process began.
     """
     copy = COPIES / digest(imported_code())[:16]
     for other in COPIES.glob("*/"):
@@ -68,7 +72,8 @@ def copy_code(studies: Iterable[Study]) -> Path:
     write_json(SWEEP, {"checkout": str(CHECKOUT), "git": ask_git(), "files": asked})
     # After git was asked: what it said of the checkout is then true of the copy.
     if not imported_code() == hash_code(copy) == hash_code(ROOT):
-        raise UserError("lib or notebooks were edited since this command began; give it once more")
+        fault = "lib or notebooks were edited since this command began"
+        raise EditedError(f"{fault}; when they are as you want them, give it once more")
     return copy
 
 

@@ -1,5 +1,6 @@
 """Pre-flight checks: find what would stop a study later before anything trains."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -7,12 +8,13 @@ from typing import Any
 
 import torch
 
-from lib.config.claim import load_plan, parameters_digest, require_plan_of_runs
+from lib.config.claim import claim_status, load_plan, parameters_digest, require_plan_of_runs
 from lib.config.environment import total_memory
 from lib.config.errors import ConfigError, UserError
 from lib.config.files import read_json
-from lib.config.paths import PAPERS, PLANS, relative, study_folder
+from lib.config.paths import PAPERS, PLANS, listed, relative, study_folder
 from lib.config.plan import Plan
+from lib.config.provenance import measure_key, train_key
 from lib.config.schema import CODE, CorpusConfig, digest
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import read_yaml
@@ -20,7 +22,7 @@ from lib.data.describe import repetition, unlikeness
 from lib.data.suite import INSTALL, has_harness
 from lib.data.text import KNOWN
 from lib.record.archive import Record
-from lib.results import trained_with
+from lib.results import RunResult, trained_with
 from lib.sweep.code import resolve
 from lib.sweep.estimate import _model, corpus_of, memory, size_of
 from lib.train.machine import prepare, require_devices
@@ -29,10 +31,15 @@ from lib.train.trainer import PROVENANCE
 Check = Callable[[Study], Any]
 
 
-def load_and_check(names: list[str], is_local: bool = True, executes: bool = True) -> list[Study]:
+def load_and_check(
+    names: list[str], *, is_local: bool = True, executes: bool = True, replaces: bool = False
+) -> list[Study]:
     """Load the studies named and check all that they name: plan, commits, corpora; tasks, whose
     files may run Python, if it `executes`; and, if they are to run here, devices and memory. Raises
-    UserError with a line for each fault."""
+    UserError with a line for each fault.
+
+    With `replaces`, confirmatory runs may be made again by other code.
+    """
     faults: list[str] = []
     studies: list[Study] = []
     for name in dict.fromkeys(names):
@@ -42,7 +49,9 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
         where = f"{study.name}.yaml: "
         checks: list[Check] = [load_plan, require_same_plan, require_as_frozen]
         checks += [resolve, _require_equal_texts]
-        for check in [*checks, _require_tasks] if executes else checks:
+        checks += [] if replaces else [require_same_code]
+        checks += [_require_tasks] if executes else []
+        for check in checks:
             with _collecting(faults, where):
                 check(study)
         for arm in study.arms():
@@ -94,6 +103,41 @@ def require_as_frozen(study: Study) -> None:
             f"parameters: are not those that {study.plan} froze, and the study is confirmatory: "
             f"`git checkout params/{study.name}.yaml` restores them; for others, begin a new study"
         )
+
+
+def require_same_code(study: Study) -> None:
+    """Raise ConfigError if a study's runs are confirmatory so far, and were made by other code than
+    it would run by now: they would be made again, and its record replaced."""
+    plan = load_plan(study)
+    if plan is None or study.name not in plan.frozen:
+        return
+    runs = list(_results(study.name))
+    if claim_status(study, plan, [run.model_dump() for run in runs]).name == "EXPLORATORY":
+        return
+    commits, remedies = resolve(study), Counter[str]()
+    for run in runs:
+        trained, executed = run.provenance["trained"], run.provenance["executed"]
+        keys = trained["training_digest"], executed["measuring_digest"]
+        if level := run.levels.get(CODE):
+            is_same = trained["code"] == commits[level]
+            remedy = f"git branch --force {level} {trained['code'][:12]}"
+        else:
+            is_same = keys == (train_key(), measure_key())
+            remedy = f"git checkout {str(trained['commit'])[:12]} -- lib notebooks"
+        if not is_same:
+            remedies[remedy] += 1
+    if remedies:
+        ((remedy, _),) = remedies.most_common(1)
+        fault = f"{remedies.total()} runs of this confirmatory study were made by other code"
+        again = "--replace makes them again, and replaces the study's record"
+        raise ConfigError(f"code: {fault}: `{remedy}` restores it; {again}")
+
+
+def _results(study: str) -> Iterator[RunResult]:
+    """Yield the results of a study's runs in `runs/`. A damaged one is made again."""
+    for path in listed(study_folder(study), "*/seed-*/result.json"):
+        with suppress(OSError, ValueError):
+            yield RunResult.model_validate(read_json(path))
 
 
 def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:

@@ -79,7 +79,12 @@ class Sweep:
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
-    studies = load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
+    studies = load_and_check(
+        sweep.studies,
+        is_local=sweep.is_local,
+        executes=not sweep.dry_run,
+        replaces=sweep.replace,
+    )
     if sweep.dry_run:
         return make(studies, sweep, None)
     with only_sweep() as log:

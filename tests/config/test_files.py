@@ -228,6 +228,8 @@ def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
         ({"a/b/cpu.max": "50000 100000", "a/memory.max": "5", "memory.max": "9"}, 1, 5),
         ({"a/cpu.max": "1600000 100000", "a/b/memory.max": "9" * 15}, 8, 4096 * 10**6),
         ({"memory/memory.limit_in_bytes": "1000"}, 8, 1000),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8, 4096 * 10**6),
+        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 2, 4096 * 10**6),
     ],
 )
 def test_cores_and_memory_are_those_of_the_container(files, cores, memory, tmp_path, monkeypatch):
