@@ -126,17 +126,14 @@ def resolve(study: Study) -> dict[str, str]:
 
 
 def _hash_of(level: str) -> str:
-    """Return the commit that a name stands for, as a branch, a tag, or the beginning of a hash; ""
-    where there is none. In a clone, a branch may be known only where it came from. Raises
-    ConfigError where it stands for two."""
+    """Return the commit that a name stands for, as a branch, a tag, or a hash; "" if there is none.
+    In a clone, a branch may be known only where it came from. Raises ConfigError if it stands for
+    two."""
     kinds = {
         "branch": _commit(f"refs/heads/{level}") or _commit(f"refs/remotes/origin/{level}"),
         "tag": _commit(f"refs/tags/{level}"),
         "remote branch": _commit(f"refs/remotes/{level}"),
     }
-    if re.fullmatch("[0-9a-f]{4,40}", level):  # of a branch of that name git says nothing else
-        objects = (git("rev-parse", f"--disambiguate={level}") or "").split()
-        kinds["hash"] = next(filter(None, map(_commit, objects)), "")
     found = {kind: commit for kind, commit in kinds.items() if commit}
     if len({*found.values()}) > 1:
         both = ", ".join(f"{kind} {commit[:12]}" for kind, commit in found.items())
@@ -182,10 +179,16 @@ def tree_of(commit: str) -> Path:
 
 def execute_in(tree: Path, output: str, *words: str) -> None:
     """Execute a notebook, given as to `lib.sweep.execute`, by the code of a checkout; what it makes
-    goes to the folder `output`. UserError, with what that code said last, where it fails."""
-    command = [sys.executable, "-m", "lib.sweep.execute", *words]
+    goes to the folder `output`. Raises UserError, with what that code said last, if it fails."""
+    run_module(tree, output, "lib.sweep.execute", *words)
+
+
+def run_module(tree: Path, output: str, *words: str) -> None:
+    """Run a module of `lib` with arguments, as `execute_in` does."""
     variables = environment(PYTHONPATH=str(tree), **{OUTPUT: output})
+    command = [sys.executable, "-m", *words]
     done = subprocess.run(command, cwd=tree, env=variables, capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        raise UserError(f"{'/'.join(words[1:])}: {said}")
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        said = [line for line in lines if line.startswith(("error: ", "FAILED "))] or lines[-1:]
+        raise UserError(f"{'/'.join(words[2:])}: {said[0].removeprefix('error: ')}")

@@ -7,20 +7,18 @@ notebooks, results and raw tables stay as they are.
 """
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lib.config.environment import cores, environment
+from lib.config.environment import cores
 from lib.config.errors import UserError
 from lib.config.files import sha256, write_text
-from lib.config.paths import OUTPUT, ROOT, listed, output_root, result_file
+from lib.config.paths import ROOT, listed, output_root, result_file
 from lib.record.archive import MANIFEST, SHARED, Record, sums_of
 from lib.record.verify import Report, differing
-from lib.sweep.code import execute_in
+from lib.sweep.code import execute_in, run_module
 
 
 def renew(studies: list[str]) -> int:
@@ -66,11 +64,7 @@ def made_again(record: Record, folder: Path) -> Record:
         shutil.copyfile(path, runs / path.relative_to(record.folder))
     for notebook in SHARED:
         execute_in(ROOT, str(folder), notebook, record.study)
-    command = [sys.executable, "-m", "lib.record.archive", record.study]
-    variables = environment(PYTHONPATH=str(ROOT), **{OUTPUT: str(folder)})
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    run_module(ROOT, str(folder), "lib.record.archive", record.study)
     return Record(record.study, folder / "papers" / record.paper.name)
 
 

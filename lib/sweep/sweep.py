@@ -34,7 +34,7 @@ from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import estimate
-from lib.sweep.code import copy_code, write_commits
+from lib.sweep.code import copy_code, run_module, write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
 from lib.sweep.preflight import load_and_check
 from lib.sweep.summary import summarise
@@ -207,13 +207,12 @@ def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
     """Sweep through 02, 03 and 04 with two arms, two seeds and five steps, in a temporary folder,
     before hours are spent. Raises UserError where that fails."""
     print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
-    command = [sys.executable, "-m", "lib.sweep.cli", *studies, "--until", "figures"]
-    command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
+    jobs = ["--jobs", str(sweep.jobs)] if sweep.jobs else []
     with apart(map(estimate.shortened, studies.values())) as folder:
-        variables = os.environ | {paths.OUTPUT: folder}
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
+        try:
+            run_module(ROOT, folder, "lib.sweep.cli", *studies, "--until", "figures", *jobs)
+        except UserError as error:
+            raise UserError(f"a sweep of five steps failed: {error}") from None
 
 
 def runs_of(studies: list[Study]) -> Runs:

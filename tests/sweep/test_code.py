@@ -88,14 +88,6 @@ def test_a_name_of_two_commits_is_refused_with_both(refs, level, commit, checkou
     assert checkout[other][:12] in said
 
 
-def test_a_branch_that_is_called_like_another_commit_is_refused(checkout, tmp_path):
-    level = checkout["try/it"][:7]
-    run_git(tmp_path, "update-ref", f"refs/heads/{level}", checkout["main"])
-    assert f"branch {checkout['main'][:12]}, hash {checkout['try/it'][:12]}" in refused(
-        resolve, design(level)
-    )
-
-
 def test_worktrees_of_others_stay_and_a_deleted_one_is_made_again(checkout, tmp_path, monkeypatch):
     monkeypatch.setattr("lib.sweep.code.RUNS", tmp_path / "runs")
     away = tmp_path / "away"  # on a disk that is not mounted now
