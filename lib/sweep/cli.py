@@ -37,6 +37,7 @@ folder, whatever is active; --here uses the active one.
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -88,35 +89,32 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
 
 def commands() -> tuple[_Parser, Any]:
     """Describe every command but that which runs studies, which needs no name; return what parses
-    them, and the parser of each."""
+    them, and the parser of each. The first lines of this file say what each means."""
     top = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     subparsers = top.add_subparsers(dest="command", parser_class=_Parser)
     add = subparsers.add_parser
-    parser = add("test", help="run the tests")
-    parser.add_argument("--fast", action="store_true", help="those that take seconds")
-    parser.add_argument("--all", action="store_true", help="also those that take minutes")
-    parser = add("verify", help="compute every published number again from the record")
-    parser.add_argument("studies", nargs="*", metavar="NAME")
-    parser.add_argument("--retrain", nargs="+", default=[], metavar="N | STUDY/ARM/SEED")
-    parser = add("renew", help="execute 01, 03 and 04 of recorded studies again")
-    parser.add_argument("studies", nargs="*", metavar="NAME")
-    add("import", help="take a study that ran elsewhere").add_argument("file", type=_path)
-    parser = add("freeze", help="fix the studies of a plan, and draw their seeds")
-    parser.add_argument("plan", help="name or path of a plan of params/plans/")
-    parser.add_argument("--new", action="store_true", help="write it, to be filled in")
-    parser.add_argument("--study", help="of a new plan: the study that it is for")
-    parser = add("estimate", help="say before a study runs what it takes and can show")
-    parser.add_argument("study", type=_study, help="name or path of a parameter file")
-    parser.add_argument("--effect", type=float, help="the true difference, for power")
-    parser.add_argument("--spread", metavar="SD|STUDY", help="of differences: sd, or a pilot study")
-    parser.add_argument("--measure", help="what power is said of; without it, all that is tested")
-    parser = add("export", help="write a run's model for Hugging Face's transformers")
-    parser.add_argument("run", metavar="STUDY/ARM/SEED")
-    parser.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
-    add("paper", help="build it").add_argument("papers", nargs="*", metavar="PAPER")
-    parser = add("site", help="show all runs in a browser")
-    parser.add_argument("papers", nargs="*", metavar="PAPER")
-    parser.add_argument("--watch", metavar="STUDY", help="yours while they train")
+    test, freeze, estimate = add("test"), add("freeze"), add("estimate")
+    test.add_argument("--fast", action="store_true")
+    test.add_argument("--all", action="store_true")
+    verify = add("verify")
+    for parser in (verify, add("renew")):
+        parser.add_argument("studies", nargs="*")
+    verify.add_argument("--retrain", nargs="+", default=[])
+    add("import").add_argument("file", type=_path)
+    freeze.add_argument("plan")
+    freeze.add_argument("--new", action="store_true")
+    freeze.add_argument("--study")
+    estimate.add_argument("study", type=_study)
+    estimate.add_argument("--effect", type=float)
+    estimate.add_argument("--spread")
+    estimate.add_argument("--measure")
+    export = add("export")
+    export.add_argument("run")
+    export.add_argument("--to", type=_path, required=True)
+    site = add("site")
+    for parser in (add("paper"), site):
+        parser.add_argument("papers", nargs="*")
+    site.add_argument("--watch")
     return top, subparsers.choices
 
 
@@ -261,11 +259,7 @@ def run(words: list[str]) -> int:
 
 def dispatch(words: list[str]) -> int | None:
     """Follow a command line. Raises UserError."""
-    from lib.config.errors import UsageError
-
     parser, named = commands()
-    if words[:1] == ["record"]:
-        raise UsageError("record is called site now: ./run_all.sh site")
     if not words or words[0] not in named:
         return run(words)
     options, rest = parser.parse_known_args(words)
@@ -277,8 +271,9 @@ def dispatch(words: list[str]) -> int | None:
 def main(words: list[str]) -> int:
     """Follow a command line; return the exit status."""
     if {"-h", "--help"} & {*words}:
-        parser = commands()[1].get(words[0])
-        print(parser.format_help() if parser else __doc__, end="")
+        own = "" if words[0] not in commands()[1] else words[0]
+        lines = re.findall(rf"^\./run_all\.sh {own}\b.*\n(?: .*\n)*", __doc__ or "", re.M)
+        print("".join(lines) if own else __doc__, end="")
         return 0
     from lib.config.errors import exit_status
 
