@@ -180,7 +180,10 @@ def tree_of(commit: str) -> Path:
 def execute_in(tree: Path, output: str, *words: str) -> None:
     """Execute a notebook, given as to `lib.sweep.execute`, by the code of a checkout; what it makes
     goes to the folder `output`. Raises UserError, with what that code said last, if it fails."""
-    run_module(tree, output, "lib.sweep.execute", *words)
+    try:
+        run_module(tree, output, "lib.sweep.execute", *words)
+    except UserError as error:
+        raise UserError(f"{'/'.join(words[1:])}: {error}") from None
 
 
 def run_module(tree: Path, output: str, *words: str) -> None:
@@ -191,4 +194,4 @@ def run_module(tree: Path, output: str, *words: str) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         said = [line for line in lines if line.startswith(("error: ", "FAILED "))] or lines[-1:]
-        raise UserError(f"{'/'.join(words[2:])}: {said[0].removeprefix('error: ')}")
+        raise UserError(said[0].removeprefix("error: "))
