@@ -80,14 +80,14 @@ class Size(NamedTuple):
     """Operations of its training."""
 
 
-def _model(config: RunConfig) -> GPT:
+def model_of(config: RunConfig) -> GPT:
     """Make the model of a run without its weights."""
     return GPT(config.model, corpus_of(config.corpus).vocab_size, None)
 
 
 def size_of(config: RunConfig) -> Size:
     """Count symbols, parameters and operations of a run. Raises CorpusError."""
-    symbols, parameters = corpus_of(config.corpus).vocab_size, count_parameters(_model(config))
+    symbols, parameters = corpus_of(config.corpus).vocab_size, count_parameters(model_of(config))
     each = flops_per_token(config.model, symbols, parameters)
     return Size(symbols, parameters, config.tokens * each)
 

@@ -85,7 +85,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     start = time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
-    with _own_gpu() if arm else nullcontext() as gpu:
+    with own_gpu() if arm else nullcontext() as gpu:
         visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
         with kernel_environment(study.machine.threads, **visible) as folder:
             reason = _run_papermill(notebook, output, parameters, folder)
@@ -170,7 +170,7 @@ def archived_file(study: str) -> Path:
 
 
 @contextmanager
-def _own_gpu() -> Iterator[str | None]:
+def own_gpu() -> Iterator[str | None]:
     """Hold one of a sweep's places on a GPU, each for one run at a time; give the GPU's name, None
     where a sweep has none."""
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))

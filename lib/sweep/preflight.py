@@ -24,7 +24,7 @@ from lib.data.text import KNOWN
 from lib.record.archive import Record
 from lib.results import RunResult, trained_with
 from lib.sweep.code import resolve
-from lib.sweep.estimate import _model, corpus_of, memory, size_of
+from lib.sweep.estimate import corpus_of, memory, model_of, size_of
 from lib.train.machine import prepare, require_devices
 from lib.train.trainer import PROVENANCE
 
@@ -204,7 +204,7 @@ def _require_tasks(study: Study) -> None:
     plan = load_plan(study)
     tested = {*plan.primary_measures} & {*study.stock_measures} if plan else ()
     configs = {(a.config.corpus, a.config.model.block_size): a.config for a in study.arms()}
-    adapters = [TokenLM(_model(c), corpus_of(c.corpus)) for c in configs.values()]
+    adapters = [TokenLM(model_of(c), corpus_of(c.corpus)) for c in configs.values()]
     for said in require_tasks(study.evaluation, tested, adapters):
         print(f"warning: {said}")
 

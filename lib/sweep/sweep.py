@@ -270,16 +270,26 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     and what will be done about it; "" for one that counts."""
     file = result_file("02_train", study.name, arm.id, seed)
     corpus, commit = estimate.corpus_of(arm.config.corpus), study.commit_of(arm)
-    wanted = identity_fields(study, arm, seed)
-    wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
-    wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
+    wanted = {
+        **identity_fields(study, arm, seed),
+        "corpus": corpus.sha256,
+        "tokenizer": corpus.tokenizer.sha256,
+        "code": commit,
+        "training code": train_key(),
+        "measuring code": measure_key(),
+    }
     try:
         result = RunResult.model_validate(files.read_json(file))
-        trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
-        was |= {name: trained.get(name) for name in ("seed", "code")}
-        was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
-        was["training code"] = trained["training_digest"]
-        was["measuring code"] = result.provenance["executed"]["measuring_digest"]
+        trained, executed = result.provenance["trained"], result.provenance["executed"]
+        was = {
+            **result.model_dump(include={*wanted}),
+            "seed": trained.get("seed"),
+            "corpus": trained["corpus_sha256"],
+            "tokenizer": trained.get("tokenizer_sha256"),
+            "code": trained.get("code"),
+            "training code": wanted["training code"] if commit else trained["training_digest"],
+            "measuring code": wanted["measuring code"] if commit else executed["measuring_digest"],
+        }
     except (ValueError, LookupError, TypeError, AttributeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
     # A field that came later is one that an arm's own code may lack.
@@ -367,13 +377,13 @@ def follow(
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar, start, last = progress.add_task("", total=total + len(later)), time.monotonic(), ""
     steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old, todo = _results([*due, *later]), sum(steps.values()) - _steps_made(due)
+    old, todo = _written([*due, *later]), sum(steps.values()) - _steps_made(due)
     with progress:
         while True:
             status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            made = [p for p, file in _results([*due, *later]).items() if file != old.get(p)]
+            made = [p for p, when in _written([*due, *later]).items() if when != old.get(p)]
             rest = due.keys() - made
             line = f"{total - len(rest)}/{total} runs"
             if not rest and (next_ := [word for p, word in later.items() if p not in made]):
@@ -393,10 +403,9 @@ def follow(
     return True
 
 
-def _results(paths: Iterable[Path]) -> dict[Path, int]:
-    """Tell of each result that is there what tells it from the one before: the number of its
-    file."""
-    return {path: path.stat().st_ino for path in paths if path.is_file()}
+def _written(paths: Iterable[Path]) -> dict[Path, int]:
+    """Return when each result that is there was written."""
+    return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
 
 
 def _steps_made(paths: Iterable[Path]) -> int:
