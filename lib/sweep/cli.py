@@ -64,12 +64,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _path(text: str) -> Path:
-    """Take a path as seen from where run_all.sh was called."""
+    """Read a path relative to the folder in which run_all.sh was called."""
     return Path(os.environ.get("CALLED_FROM", ""), text)
 
 
 def _study(text: str) -> str:
-    """Take the path of a YAML as seen from where run_all.sh was called; a name is one already."""
+    """Read a study: a name, or the path of a YAML relative to the folder of the call."""
     path, own = _path(text), Path("params", Path(text).name)
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if path.suffix != ".yaml" or not os.path.isfile(path):  # noqa: PTH113
@@ -88,8 +88,8 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
 
 
 def commands() -> tuple[_Parser, Any]:
-    """Describe every command but that which runs studies, which needs no name; return what parses
-    them, and the parser of each. The first lines of this file say what each means."""
+    """Return the parser of all commands but the one that runs studies, which has no name, and the
+    parser of each by name. The first lines of this file say what the arguments mean."""
     top = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     subparsers = top.add_subparsers(dest="command", parser_class=_Parser)
     add = subparsers.add_parser
@@ -119,7 +119,7 @@ def commands() -> tuple[_Parser, Any]:
 
 
 def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
-    """Follow a command. Raises UserError."""
+    """Run a command; return its exit status, None for 0. Raises UserError."""
     match options.command:
         case "test":
             marks = "not benchmark" if options.all else "not long and not benchmark"
@@ -178,9 +178,9 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
 
 def verify(studies: list[str], words: list[str]) -> int:
-    """Verify some studies, or all and what is written of them; then train the runs again that
-    `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged, 5
-    where this machine could not verify something."""
+    """Verify some studies, or else all, and the papers; then train runs again: those that `words`
+    names, or as many as it says. Return the exit status: 1 for a fault, 4 if a run cannot be
+    judged, 5 if this machine could not verify something."""
     from lib.config.files import machine_fault
     from lib.publish import findings, paper
     from lib.record import archive, retrain
@@ -258,7 +258,7 @@ def run(words: list[str]) -> int:
 
 
 def dispatch(words: list[str]) -> int | None:
-    """Follow a command line. Raises UserError."""
+    """Run a command line; return its exit status, None for 0. Raises UserError."""
     parser, named = commands()
     if not words or words[0] not in named:
         return run(words)
@@ -269,7 +269,7 @@ def dispatch(words: list[str]) -> int | None:
 
 
 def main(words: list[str]) -> int:
-    """Follow a command line; return the exit status."""
+    """Run a command line; return its exit status."""
     if {"-h", "--help"} & {*words}:
         own = "" if words[0] not in commands()[1] else words[0]
         lines = re.findall(rf"^\./run_all\.sh {own}\b.*\n(?: .*\n)*", __doc__ or "", re.M)

@@ -1,12 +1,12 @@
-"""The code that a sweep executes: a copy, so that an edit meanwhile changes nothing; and commits
-as arms.
+"""The code that a sweep executes: a copy, so that edits meanwhile change nothing; and commits as
+arms.
 
 A sweep copies `lib` and `notebooks` to `runs/.code/` when it starts, and executes notebooks from
 there. What is not code (parameters, plans, texts, task files, git) stays in the checkout.
 
-A level of the factor `code` is a branch, a tag or a hash. What it names is resolved when a sweep
-starts and written to `runs/<study>/commits.json`; its code is checked out below `runs/.code/`, and
-executes there the same notebooks under the parameters of this checkout.
+A level of the factor `code` is a branch, a tag or a hash. Levels are resolved to commits when a
+sweep starts, and written to `runs/<study>/commits.json`. Each commit is checked out below
+`runs/.code/`, and executes its own notebooks there, with the parameters of this checkout.
 """
 
 import re
@@ -50,11 +50,11 @@ class EditedError(UserError):
 
 
 def copy_code(studies: Iterable[Study]) -> Path:
-    """Copy the code that this process imported to `runs/.code/`, and write down for what executes
-    there which checkout and commit it is of, and which files the studies were asked by; return the
-    copy. Other copies go: call it only as the one sweep that runs.
+    """Copy the code that this process imported to `runs/.code/`; return the copy. Its processes
+    find in `runs/sweep.json` the checkout, what git says of it, and hashes of each study's files.
+    Other copies are deleted, so call it only while no other sweep runs.
 
-    Raises EditedError where the code was edited since this process began.
+    Raises EditedError if the code was edited since this process began.
     """
     copy = COPIES / digest(imported_code())[:16]
     for other in COPIES.glob("*/"):
@@ -78,7 +78,7 @@ def copy_code(studies: Iterable[Study]) -> Path:
 
 
 def files_of(study: Study) -> dict[str, str]:
-    """Hash the files by which a study is asked: its parameters, its plan and its tasks."""
+    """Hash the files that define a study: its parameters, its plan and its tasks."""
     files = [PARAMS / f"{study.name}.yaml"]
     if study.plan:
         files.append(PLANS / study.plan)
@@ -88,8 +88,8 @@ def files_of(study: Study) -> dict[str, str]:
 
 
 def require_as_asked(study: Study) -> None:
-    """Raise ConfigError for a file of a study that was edited since the sweep began, by whose copy
-    of the code this process executes."""
+    """Raise ConfigError if a study's parameters, plan or tasks were edited since the sweep
+    began."""
     now, asked = files_of(study), read_json(SWEEP)["files"].get(study.name, {})
     for name in asked | now:
         if now.get(name) != asked.get(name):
@@ -98,9 +98,9 @@ def require_as_asked(study: Study) -> None:
 
 
 def resolve(study: Study) -> dict[str, str]:
-    """Find the commit that each level of `code` names now; nothing where code is no factor.
+    """Resolve the levels of the factor `code` to commits; return none if code is no factor.
 
-    Raises ConfigError where git has no such commit, or several, or two levels are the same.
+    Raises ConfigError if git has no such commit, or several, or if two levels are the same.
     """
     field = f"{study.name}.yaml: factors.code"
     levels = dict.fromkeys(str(arm.levels[CODE]) for arm in study.arms() if CODE in arm.levels)
@@ -145,14 +145,13 @@ def _hash_of(level: str) -> str:
 
 
 def _commit(name: str) -> str:
-    """Return the commit that git knows by a name; "" where there is none."""
+    """Return the commit that git knows by a name; "" if there is none."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return (git(*words) or "").strip()
 
 
 def write_commits(study: Study) -> Study:
-    """Resolve the levels of `code`, print what each is, and write them down; return the study that
-    has them."""
+    """Resolve the levels of `code`, print and write their commits; return the study with them."""
     if commits := resolve(study):
         write_json(study_folder(study.name) / COMMITS, commits)
     for level, commit in commits.items():
@@ -161,7 +160,8 @@ def write_commits(study: Study) -> Study:
 
 
 def tree_of(commit: str) -> Path:
-    """Check a commit out below `runs/.code/`, once; return its folder."""
+    """Check out a commit below `runs/.code/`, if it is not there; return its folder. Raises
+    UserError if that folder was changed."""
     tree = RUNS / ".code" / commit
     tree.parent.mkdir(parents=True, exist_ok=True)
     with locked(tree.with_suffix(".lock")):

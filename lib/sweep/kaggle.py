@@ -1,7 +1,7 @@
-"""A whole study in one session of a notebook, on Kaggle or Colab, and the way of its runs home.
+"""A whole study in one notebook session, on Kaggle or Colab; then its runs come home.
 
-The sweep is the one of `./run_all.sh`, with a process for each GPU. What it leaves goes into one
-zip, which another session continues and which `./run_all.sh import` takes into the record.
+The sweep is that of `./run_all.sh`, with a process for each GPU. Its runs go into one zip, which
+another session can continue, and which `./run_all.sh import` takes into the record.
 """
 
 import os
@@ -34,8 +34,8 @@ from lib.sweep.estimate import begin_again
 
 
 def resume_from_inputs(study: str) -> str:
-    """Copy the runs that earlier sessions left, as attached on Kaggle, to the working folder; of a
-    run that several left, the one that got furthest. Say how many there were."""
+    """Copy the runs of earlier sessions, which are attached as inputs, to the working folder: if
+    several sessions left a run, the one that got furthest. Return how many there were, in words."""
     inputs, number = (kaggle_folder() or ROOT) / "input", 0
     with tempfile.TemporaryDirectory() as folder:
         for file in listed(inputs, f"**/{study}.zip"):
@@ -51,14 +51,14 @@ def resume_from_inputs(study: str) -> str:
 
 
 def progress(run: Path) -> tuple[bool, int]:
-    """Tell how far a run got: whether it is finished, and the step of its last checkpoint."""
+    """Return whether a run is finished, and the step of its last checkpoint."""
     steps = [int(path.name.split("-")[1]) for path in run.glob("checkpoints/*/step-*.pt")]
     return (run / "result.json").is_file(), max(steps, default=-1)
 
 
 def run_study(study: str, hours: float) -> int:
-    """Run a study, stop it after so many hours, and print its progress. Return its exit status.
-    Stopping the cell stops it, too."""
+    """Run a study for so many hours at the most, printing its progress; return its exit status.
+    Stopping the cell stops the study."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]
     # What a kernel sets for itself would have the sweep take its pipe for a terminal.
     of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
@@ -75,7 +75,7 @@ def run_study(study: str, hours: float) -> int:
 
 
 def show(study: str, notebook: str) -> None:
-    """Show what an executed notebook shows."""
+    """Display the outputs of an executed notebook."""
     path = paths.executed_notebook(notebook, study)
     if status_of(path)["status"] != "completed":
         print(f"{notebook} has not been executed yet")
@@ -87,7 +87,7 @@ def show(study: str, notebook: str) -> None:
 
 def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
-    and plan, and print what to do with it. UserError where the sweep ended with a failure."""
+    and plan, and print what to do with it. Raises UserError if the sweep failed."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
     asked = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
     if plan:
@@ -122,9 +122,12 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def import_study(file: Path) -> None:
-    """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
-    zip, for runs that are not as they were written, and where another study of that name is here;
-    nothing of it is left then. What an import that was killed left is taken away first."""
+    """Take the study in a zip of `pack` into `runs/` and the record.
+
+    Raises UserError, naming the zip, if its runs are not as they were written, or if another study
+    of that name is here. Then nothing of it is kept. The remains of a killed import are removed
+    first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         unpack(file, Path(folder))
         studies = {path.parents[2] for path in listed(Path(folder), "runs/*/*/seed-*/result.json")}
@@ -138,7 +141,7 @@ def import_study(file: Path) -> None:
 
 
 def _import(source: Path, params: Path) -> None:
-    """Take in the runs that lie in a folder, and what they need of a folder of parameters."""
+    """Take in the runs of a folder, with their parameters and plan from another one."""
     name, runs, plans = source.name, study_folder(source.name), params / "plans"
     for run in listed(source, "*/seed-*"):
         result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
@@ -152,11 +155,11 @@ def _import(source: Path, params: Path) -> None:
     if study.plan:
         copies[paths.PLANS / study.plan] = (plans / study.plan).read_bytes()
     places = [*evidence, runs, *copies]
-    # What it is about to make, for the next import to take away if this one is killed.
+    # The files that this import makes; the next one removes them if this one is killed.
     begun = RUNS / f".import-{name}.json"
 
     def undo() -> None:
-        """Take away what an import made, unless it was changed since."""
+        """Remove what an import made, unless it was changed since."""
         changed = [path for path in copies if path.is_file() and path.read_bytes() != copies[path]]
         changed += [] if is_replaceable(name) else evidence
         if _files(runs).items() <= _files(source).items():

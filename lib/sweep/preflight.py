@@ -152,8 +152,8 @@ def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
-    """Hash the content of a record's plan; count its runs, none where it is not whole; and return
-    the plan's file, if it stays."""
+    """Return the hash of a record's plan, how many runs it has (0 if the record is damaged), and
+    the plan's file."""
     with suppress(OSError, UserError):
         file = record.folder / "plan.yaml"
         was = Plan.content_hash(read_yaml(file)) if file.is_file() else None
@@ -163,8 +163,8 @@ def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
 
 
 def _require_equal_texts(study: Study) -> None:
-    """Raise ConfigError where tokenizers part one source into other texts, as characters part
-    documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
+    """Raise ConfigError if arms read one text under two names, or if tokenizers split one source in
+    different ways (characters split documents in another way than byte pairs do)."""
     first, configs = dict[str, CorpusConfig](), dict[str, str]()
     for arm in study.arms():
         content = arm.config.model_dump(exclude={"machine"})
@@ -184,7 +184,7 @@ def _require_equal_texts(study: Study) -> None:
 
 @contextmanager
 def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
-    """Go on after a UserError, and keep what it says."""
+    """Collect a UserError of the block as a fault, and go on."""
     try:
         yield
     except UserError as error:
@@ -192,13 +192,13 @@ def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
 
 
 def _require_tasks(study: Study) -> None:
-    """Raise ConfigError for stock tasks that cannot be asked of some arm, and for a measure of the
-    plan that none of them gives."""
+    """Raise ConfigError if a stock task cannot be evaluated for some arm, or does not give a
+    measure that the plan tests."""
     if not study.evaluation.tasks:
         return
     if not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
-    # Seconds, which other studies need not wait.
+    # Importing it takes seconds, which other studies need not wait.
     from lib.train.lm_eval import TokenLM, require_tasks
 
     plan = load_plan(study)
@@ -210,8 +210,8 @@ def _require_tasks(study: Study) -> None:
 
 
 def _require_machine(study: Study, arm: Arm) -> None:
-    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the arm
-    were made on another kind of device."""
+    """Raise ConfigError if this machine lacks devices or memory for an arm, or if its runs were
+    made on another kind of device."""
     machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
     for path in folder.glob(f"{arm.id}/seed-*/result.json"):

@@ -1,9 +1,9 @@
 """Execute 01, 03 and 04 of recorded studies again, by today's notebooks, from the raw tables.
 
-A record is laid out as runs in a folder of its own, where it is analysed and archived as a sweep
-does it. Only if every published number comes out equal, by its name, do the notebooks, figures and
-results that were made there replace those of the record. Nothing is trained, and the runs' own
-notebooks, results and raw tables stay as they are.
+A record's runs are unpacked to a temporary folder, then analysed and archived there, as in a sweep.
+If every published number comes out equal, by its name, the new notebooks, figures and results
+replace those of the record. Nothing is trained: the runs' own notebooks, results and raw tables
+stay as they are.
 """
 
 import shutil
@@ -22,8 +22,8 @@ from lib.sweep.code import execute_in, run_module
 
 
 def renew(studies: list[str]) -> int:
-    """Renew the records of some studies, and say of each in a line what was compared and what
-    differs. Return the exit status: 1 if a record was kept as it was."""
+    """Renew the records of some studies; print a line for each: what was compared, what differs.
+    Return the exit status: 1 if a record was kept as it was."""
     faulty = 0
     with ThreadPoolExecutor(cores()) as pool:  # of threads: each waits for processes of its own
         for report in pool.map(renew_record, map(Record, studies)):
@@ -40,7 +40,7 @@ def renew(studies: list[str]) -> int:
 
 
 def renew_record(record: Record) -> Report:
-    """Make a record's notebooks of the whole study again, and replace them if nothing differs."""
+    """Execute a record's notebooks again, and replace them if nothing differs."""
     report = Report(record.study)
     with tempfile.TemporaryDirectory(prefix="renew-") as folder:
         try:
@@ -55,7 +55,7 @@ def renew_record(record: Record) -> Report:
 
 
 def made_again(record: Record, folder: Path) -> Record:
-    """Analyse and archive a record's runs in a folder; return the record that this gives there."""
+    """Analyse and archive a record's runs in a folder; return the new record."""
     runs = folder / "runs" / record.study
     for name in ("data", "params"):
         (folder / name).symlink_to(output_root() / name)
@@ -69,8 +69,8 @@ def made_again(record: Record, folder: Path) -> Record:
 
 
 def changed_files(record: Record, again: Record) -> Iterator[str]:
-    """Yield files of runs that are not as they were, suites that 01 no longer makes, and figures
-    that are no longer drawn."""
+    """Yield each file of a run that changed, each suite that 01 no longer makes, and each figure
+    that is no longer drawn."""
     for path in listed(record.raw, "*/seed-*/*"):
         other = again.raw / path.relative_to(record.raw)
         if not other.is_file() or sha256(other) != sha256(path):
@@ -86,7 +86,7 @@ def changed_files(record: Record, again: Record) -> Iterator[str]:
 
 
 def replace(record: Record, again: Record) -> None:
-    """Take notebooks of the whole study, figures that lie here, and results from a new record."""
+    """Copy the study's notebooks, figures and results from a new record into the old one."""
     (record.folder / MANIFEST).unlink(missing_ok=True)  # there is none until all is here
     drawn = result_file("04_figures", record.study).name
     for name, path in record.files.items():

@@ -1,8 +1,7 @@
 """Run studies: what is stale and why, one Snakemake call, one line of progress.
 
-A plain rerun continues whatever was stopped, however it was. A result counts only where it was made
-by this code, from this corpus, under these parameters: it says itself what it was made with. No
-file's time of change decides anything.
+The same command continues whatever was stopped. A result counts only if it was made by this code,
+from this corpus, with these parameters, as the result itself says. Times of files decide nothing.
 """
 
 import contextlib
@@ -40,21 +39,21 @@ from lib.sweep.preflight import load_and_check
 from lib.sweep.summary import summarise
 
 LONG = 600.0
-"""Seconds: a sweep that takes longer is checked by one of five steps first."""
+"""Seconds. Before a longer sweep, one of five steps checks that everything works."""
 LOCK_TRIES = 50
-"""How often an earlier sweep that is ending is looked for: ten times a second."""
+"""How often it tries for the lock, ten times a second: an earlier sweep may be ending."""
 CANCEL_TIMEOUT = 60.0
-"""Seconds that an ended sweep is given to cancel its jobs on a cluster."""
-_MEASURED = "measured anew from its weights"
+"""Seconds in which Snakemake may cancel its jobs on a cluster."""
+_MEASURED = "measured again from its weights"
 _EXPLORES = "what runs now will not be confirmatory"
 _MEASURING = (
     *("study", "arm", "baseline", "levels", "variant", "setting", "tasks_hash", "study_hash"),
     *("measuring code", "corpus.source", "evaluation.items_per_task", "evaluation.tasks"),
     *("evaluation.shots", "evaluation.include_path"),
 )
-"""What leaves weights as they are: a difference in anything else trains a run anew."""
+"""Fields that do not change weights. If any other one differs, a run is trained again."""
 Runs = dict[Path, tuple[Study, Arm, int]]
-"""Runs by their results."""
+"""A result's path → its run: study, arm and seed."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ class Sweep:
 
 
 def run_sweep(sweep: Sweep) -> int:
-    """Run studies; return the exit status. Raises UserError for all that would stop them later."""
+    """Run studies; return the exit status. Raises UserError for anything that would stop them
+    later."""
     studies = load_and_check(
         sweep.studies,
         is_local=sweep.is_local,
@@ -100,9 +100,9 @@ def run_sweep(sweep: Sweep) -> int:
 
 
 def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
-    """Have Snakemake make what is missing or stale, by a copy of the code, and say what is; without
-    a log, say only what it would make. Return its exit status. Raises UserError where a sweep of
-    five steps fails, and for code that is edited just now."""
+    """Print what is missing or stale, and have Snakemake make it with a copy of the code; return
+    its exit status. Without a log, only print what it would make. Raises UserError if a sweep of
+    five steps fails, or if the code was edited since this process began."""
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
     gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
@@ -154,11 +154,11 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
 
 @contextlib.contextmanager
 def only_sweep() -> Iterator[IO[bytes]]:
-    """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
-    that the lock holds until the last of them has ended, also when the sweep itself was killed.
-    Without flock a file stands for the sweep alone.
+    """Lock the log while the sweep runs, and yield it. All processes of the sweep inherit the log,
+    so the lock holds until the last of them ends, even if the sweep itself was killed. Without
+    flock, the lock is a file, and is the sweep's alone.
 
-    Raises UserError naming the other sweep.
+    Raises UserError, naming the other sweep, if one is running.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
     with (log := RUNS / "sweep.log").open("ab") as file, contextlib.ExitStack() as held:
@@ -187,8 +187,8 @@ def only_sweep() -> Iterator[IO[bytes]]:
 def snakemake_command(
     code: Path, studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
 ) -> list[str]:
-    """Write the call of Snakemake that makes what is missing and these stale results, by the code
-    in a folder."""
+    """Return the command by which Snakemake makes what is missing or stale, with the code in a
+    folder."""
     command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
@@ -204,8 +204,8 @@ def snakemake_command(
 
 
 def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
-    """Sweep through 02, 03 and 04 with two arms, two seeds and five steps, in a temporary folder,
-    before hours are spent. Raises UserError where that fails."""
+    """Run 02, 03 and 04 of two arms, two seeds and five steps in a temporary folder, before hours
+    are spent. Raises UserError if that fails."""
     print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
     jobs = ["--jobs", str(sweep.jobs)] if sweep.jobs else []
     with apart(map(estimate.shortened, studies.values())) as folder:
@@ -226,8 +226,8 @@ def runs_of(studies: list[Study]) -> Runs:
 
 
 def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> dict[Path, str]:
-    """List what is made beside these runs, in order, each with what it is called while it is made:
-    what is missing or stale, and what is made from something that is made again."""
+    """Return what is due after the runs in `due`, in order, each with its name for the progress
+    bar: what is missing or stale, and what is made from something that is made again."""
     made = dict[Path, str]()
 
     def add(path: Path, word: str, again: bool) -> bool:
@@ -251,8 +251,8 @@ def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> di
 
 
 def find_stale(studies: list[Study]) -> dict[Path, str]:
-    """Find each result that is there and does not count, with the reason and with what will be
-    done about it. Raises CorpusError."""
+    """Return each result that does not count, with the reason and what will be done about it.
+    Raises CorpusError."""
     reasons = {path: why_stale(*run) for path, run in runs_of(studies).items() if path.is_file()}
     for study in studies:
         is_settled = not any(reasons.get(path, "missing") for path in runs_of([study]))
@@ -266,8 +266,8 @@ def find_stale(studies: list[Study]) -> dict[Path, str]:
 
 
 def why_stale(study: Study, arm: Arm, seed: int) -> str:
-    """Say why the result of a run does not count, naming the field with its new and its old value,
-    and what will be done about it; "" for one that counts."""
+    """Return why a run's result does not count (the field, its new and its old value) and what will
+    be done about it; "" if it counts."""
     file = result_file("02_train", study.name, arm.id, seed)
     corpus, commit = estimate.corpus_of(arm.config.corpus), study.commit_of(arm)
     wanted = {
@@ -296,7 +296,7 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     was = _flat(RunConfig().model_dump()) | _flat(was.pop("config")) | was
     for name, value in (_flat(wanted.pop("config")) | wanted).items():
         if was.get(name) != value:
-            remedy = _MEASURED if name in _MEASURING else "trained anew"
+            remedy = _MEASURED if name in _MEASURING else "trained again"
             return f"{name} is {_short(value)} and was {_short(was.get(name))}: {remedy}"
     has_suite = result.status == "completed" and arm.config.evaluation.items_per_task != 0
     if has_suite and result.suite_hash is None and has_harness():
@@ -317,13 +317,13 @@ def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """Write a value for a message; of a hash its beginning will do."""
+    """Write a value for a message, and only the first digits of a hash."""
     return value[:12] if isinstance(value, str) and len(value) >= 40 else repr(value)
 
 
 def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
-    """Say why a notebook of the whole study is to be executed again. While runs are due, other
-    results are no reason: it follows them anyway."""
+    """Return why a notebook of the whole study must be executed again, or "". While runs are due,
+    changed results are no reason: it is executed after them anyway."""
     stamp = status_of(executed_notebook(name, study.name))
     if stamp["status"] != "completed":
         return f"its notebook is {stamp['status']}: executed again"
@@ -336,8 +336,8 @@ def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
 
 
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
-    """Say what will not be confirmatory though a plan names it, which records stay, and what is
-    stale and why."""
+    """Print which planned studies will not be confirmatory, which records stay, and what is stale
+    and why."""
     for study in studies:
         plan = load_plan(study)
         claim = claim_status(study, plan)
@@ -353,8 +353,8 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
 
 
 def _set_clocks_back(studies: Iterable[Study]) -> None:
-    """Give files whose clock was ahead the present time: Snakemake fails a job whose output is
-    older than its input."""
+    """Set the times of files that are in the future to now, because Snakemake fails a job whose
+    output is older than its input."""
     files = [path for study in studies for path in paths.study_folder(study.name).rglob("*.json")]
     for path in [*files, *RUNS.glob("*.txt"), *RUNS.glob("*/archived.txt")]:
         if path.stat().st_mtime > time.time():
@@ -368,9 +368,9 @@ def follow(
     total: int,
     hours: float | None,
 ) -> bool:
-    """Show how far a sweep is until it ends; False where its time ends first. The bar counts all
-    that is made, and the words the runs: `due` of the `total`, the others were done before. The
-    time left is what a step took until now, times the steps that are left."""
+    """Show the progress of a sweep until it ends; return False if its time is up first. The bar
+    counts everything that is made. The words count runs: `due` of the `total` were not done before.
+    The time left is the mean time of a step so far, times the steps that are left."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
     columns = BarColumn(), TextColumn("{task.description}")
@@ -409,7 +409,7 @@ def _written(paths: Iterable[Path]) -> dict[Path, int]:
 
 
 def _steps_made(paths: Iterable[Path]) -> int:
-    """Count the steps that runs without a result have made."""
+    """Return how many steps unfinished runs have made."""
     made = 0
     for path in paths:
         if not path.is_file():
@@ -419,7 +419,8 @@ def _steps_made(paths: Iterable[Path]) -> int:
 
 
 def print_failures(log: Path) -> None:
-    """Say what failed and why, by what jobs said in the log; else how the log ends."""
+    """Print what failed and why: the errors of jobs in the log, or else its last line. Raises
+    UserError if the disk is full."""
     disk = os.statvfs(RUNS)
     if disk.f_bavail * disk.f_frsize < 10**6 or disk.f_favail == 0 < disk.f_files:  # inodes
         raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")

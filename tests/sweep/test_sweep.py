@@ -31,7 +31,7 @@ from lib.sweep.sweep import find_stale, follow, only_sweep
 from tests.conftest import TINY, Tree, run_git
 
 UNASKED = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
-TRAINED, MEASURED = "trained anew", "measured anew from its weights"
+TRAINED, MEASURED = "trained again", "measured again from its weights"
 
 
 @pytest.fixture
@@ -432,8 +432,8 @@ def failed(path):
     [
         ("result.json", cut, "result.json cannot be read, or is of another version"),
         ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
-        ("result.json", of_another_seed, "seed is 0 and was 1: trained anew"),
-        ("result.json", of_another_loss, "result.json was changed: measured anew"),
+        ("result.json", of_another_seed, "seed is 0 and was 1: trained again"),
+        ("result.json", of_another_loss, "result.json was changed: measured again"),
         ("trace.parquet", cut, "trace.parquet is missing or not as it was written"),
         ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
         ("02_train.ipynb", Path.unlink, "02_train.ipynb is unfinished (no readable notebook)"),
