@@ -106,8 +106,8 @@ def require_as_frozen(study: Study) -> None:
 
 
 def require_same_code(study: Study) -> None:
-    """Raise ConfigError if a study's runs are confirmatory so far, and were made by other code than
-    it would run by now: they would be made again, and its record replaced."""
+    """Raise ConfigError if runs of a study may be confirmatory, and were made by other code than
+    today's: they would be made again, and its record replaced."""
     plan = load_plan(study)
     if plan is None or study.name not in plan.frozen:
         return
@@ -118,19 +118,21 @@ def require_same_code(study: Study) -> None:
     for run in runs:
         trained, executed = run.provenance["trained"], run.provenance["executed"]
         keys = trained["training_digest"], executed["measuring_digest"]
+        remedy = "undo that edit"
         if level := run.levels.get(CODE):
             is_same = trained["code"] == commits[level]
-            remedy = f"git branch --force {level} {trained['code'][:12]}"
+            remedy = f"`git branch --force {level} {trained['code'][:12]}` restores it"
         else:
             is_same = keys == (train_key(), measure_key())
-            remedy = f"git checkout {str(trained['commit'])[:12]} -- lib notebooks"
+            if trained["clean"]:
+                remedy = f"`git checkout {trained['commit'][:12]} -- lib notebooks` restores it"
         if not is_same:
             remedies[remedy] += 1
     if remedies:
         ((remedy, _),) = remedies.most_common(1)
-        fault = f"{remedies.total()} runs of this confirmatory study were made by other code"
+        fault = f"{remedies.total()} runs under {study.plan} were made by other code than today's"
         again = "--replace makes them again, and replaces the study's record"
-        raise ConfigError(f"code: {fault}: `{remedy}` restores it; {again}")
+        raise ConfigError(f"code: {fault}: {remedy}; {again}")
 
 
 def _results(study: str) -> Iterator[RunResult]:

@@ -229,25 +229,25 @@ def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> di
     """Return what is due after the runs in `due`, in order, each with its name for the progress
     bar: what is missing or stale, and what is made from something that is made again."""
     made = dict[Path, str]()
-
-    def add(path: Path, word: str, again: bool) -> bool:
-        if again or path in stale or not path.is_file():
-            made[path] = word
-        return path in made
-
-    papers = dict[Path, bool]()
+    papers = set[Path]()
     for study in studies:
-        data, analysis, figures = (result_file(name, study.name) for name in SHARED)
-        has_data = add(data, "data", again=False)
-        again = add(analysis, "analysis", any(study is of for of, *_ in due.values()))
-        again = add(figures, "figures", again)
-        again = add(archived_file(study.name), "record", again or has_data)
+        again = False
+        has_runs = any(study is of for of, *_ in due.values())
+        for path, word in {
+            result_file("01_data", study.name): "data",
+            result_file("03_analysis", study.name): "analysis",
+            result_file("04_figures", study.name): "figures",
+            archived_file(study.name): "record",
+        }.items():
+            again |= path in stale or not path.is_file() or (has_runs and word == "analysis")
+            if again:
+                made[path] = word
         paper = RUNS / f"paper-{study.paper}.txt"
-        papers[paper] = papers.get(paper, False) or again
-    for paper, again in papers.items():
-        add(paper, "paper", again)
-    add(RUNS / "site.txt", "pages", bool(made))
-    return made
+        if again or not paper.is_file():
+            papers.add(paper)
+    made |= dict.fromkeys(sorted(papers), "paper")
+    site = RUNS / "site.txt"
+    return made | ({site: "pages"} if made or not site.is_file() else {})
 
 
 def find_stale(studies: list[Study]) -> dict[Path, str]:

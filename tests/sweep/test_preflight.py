@@ -273,9 +273,10 @@ def test_parameters_that_changed_after_a_confirmatory_study_stop_a_sweep(changes
     ("trained", "executed", "said"),
     [
         ({}, {}, ""),
-        ({"training_digest": "3" * 64}, {}, "6 runs of this confirmatory study were made by other"),
-        ({}, {"measuring_digest": "3" * 64}, "6 runs of this confirmatory study were made by oth"),
+        ({"training_digest": "3" * 64}, {}, "`git checkout COMMIT -- lib notebooks` restores it"),
+        ({}, {"measuring_digest": "3" * 64}, "`git checkout COMMIT -- lib notebooks` restores it"),
         ({"training_digest": "3" * 64, "clean": False}, {}, ""),  # exploratory
+        ({"training_digest": "3" * 64, "clean": None}, {}, "undo that edit"),  # unverified
     ],
 )
 def test_code_that_changed_after_a_confirmatory_study_stops_a_sweep(
@@ -298,9 +299,8 @@ def test_code_that_changed_after_a_confirmatory_study_stops_a_sweep(
         require_same_code(study)
         return
     fault = refused(require_same_code, study)
-    assert fault.startswith(f"code: {said}")
-    assert f"`git checkout {made.made_at[:12]} -- lib notebooks` restores it" in fault
-    assert "; --replace makes them again" in fault
+    assert fault.startswith("code: 6 runs under plän.yaml were made by other code than today's: ")
+    assert f": {said.replace('COMMIT', made.made_at[:12])}; --replace makes them again" in fault
 
 
 @pytest.mark.parametrize("replaces", [False, True])
