@@ -150,13 +150,18 @@ def _commit(name: str) -> str:
     return (git(*words) or "").strip()
 
 
-def write_commits(study: Study) -> Study:
-    """Resolve the levels of `code`, print and write their commits; return the study with them."""
-    if commits := resolve(study):
-        write_json(study_folder(study.name) / COMMITS, commits)
+def with_commits(study: Study) -> Study:
+    """Resolve the levels of `code` and print their commits; return the study with them."""
+    commits = resolve(study)
     for level, commit in commits.items():
         print(f"{study.name}: {level} is commit {commit[:12]}")
     return study.model_copy(update={"commits": commits})
+
+
+def write_commits(study: Study) -> None:
+    """Write the commits of a study's levels, for its runs to find."""
+    if study.commits:
+        write_json(study_folder(study.name) / COMMITS, study.commits)
 
 
 def tree_of(commit: str) -> Path:

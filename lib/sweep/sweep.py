@@ -33,7 +33,7 @@ from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import estimate
-from lib.sweep.code import copy_code, run_module, write_commits
+from lib.sweep.code import copy_code, run_module, with_commits, write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
 from lib.sweep.preflight import load_and_check
 from lib.sweep.summary import summarise
@@ -85,10 +85,12 @@ def run_sweep(sweep: Sweep) -> int:
         executes=not sweep.dry_run,
         replaces=sweep.replace,
     )
+    studies = [with_commits(study) for study in studies]
     if sweep.dry_run:
         return make(studies, sweep, None)
     with only_sweep() as log:
-        studies = [write_commits(study) for study in studies]
+        for study in studies:
+            write_commits(study)
         if status := make(studies, sweep, log):
             return status
     for study in studies:

@@ -10,6 +10,7 @@ from lib.config.files import read_json
 from lib.config.paths import ROOT
 from lib.config.provenance import git, hash_code, require_unedited
 from lib.config.study import Study
+from lib.sweep import sweep
 from lib.sweep.code import copy_code, execute_in, require_as_asked, resolve, tree_of
 from tests.conftest import TINY, Tree, refused, run_git
 
@@ -49,6 +50,17 @@ def test_a_level_is_the_commit_that_it_names(checkout):
     assert found == {"main": checkout["main"], short: checkout["try/it"], "gone": checkout["gone"]}
     assert [arm.id for arm in design("main", "try/it").arms()] == ["main", "try-it"]
     assert resolve(Study.model_validate(TINY | {"name": "t", "seeds": [0]})) == {}
+
+
+def test_a_dry_run_asks_which_commits_levels_are_now(checkout, tmp_path, monkeypatch):
+    """As the sweep does, which trains again where a branch has moved on."""
+    study, told = design("main").model_copy(update={"commits": {"main": "0" * 40}}), []
+    monkeypatch.setattr(sweep, "load_and_check", lambda *_, **__: [study])
+    monkeypatch.setattr(sweep, "make", lambda studies, *_: told.extend(studies) or 0)
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path / "runs")
+    assert sweep.run_sweep(sweep.Sweep(["t"], dry_run=True)) == 0
+    assert [study.commits for study in told] == [{"main": checkout["main"]}]
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
