@@ -4,7 +4,6 @@ The sweep is that of `./run_all.sh`, with a process for each GPU. Its runs go in
 another session can continue, and which `./run_all.sh import` takes into the record.
 """
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import nbformat
 from IPython.display import display
 
 from lib.config import files, paths
+from lib.config.environment import environment
 from lib.config.errors import TIME_UP, UserError
 from lib.config.files import read_json, sha256
 from lib.config.paths import PARAMS, ROOT, RUNS, kaggle_folder, listed, relative, study_folder
@@ -60,11 +60,12 @@ def run_study(study: str, hours: float) -> int:
     """Run a study for so many hours at the most, printing its progress; return its exit status.
     Stopping the cell stops the study."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]
-    # What a kernel sets for itself would have the sweep take its pipe for a terminal.
-    of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
-    environment = {name: os.environ[name] for name in os.environ.keys() - of_kernel}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment(),  # without FORCE_COLOR, which a kernel sets for itself
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
             for line in process.stdout or ():

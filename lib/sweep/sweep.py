@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from lib.config import files, paths
 from lib.config.claim import claim_status, load_plan
-from lib.config.environment import PARENT
+from lib.config.environment import PARENT, environment
 from lib.config.errors import TIME_UP, UserError
 from lib.config.files import sha256
 from lib.config.paths import ROOT, RUNS, executed_notebook, relative, result_file
@@ -109,11 +109,9 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     print_reasons(studies, stale)
     gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or estimate.side_by_side(studies) if sweep.is_local else None)
-    # A user's profiles are given as words; of this one's variables none is another word.
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     if log is None:
         command = snakemake_command(ROOT, studies, sweep, stale, jobs)
-        return subprocess.run([*command, "--dry-run"], env=environment).returncode
+        return subprocess.run([*command, "--dry-run"], env=environment()).returncode
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
     later = made_later(studies, due, stale)
     if not (due or later or sweep.flags or sweep.replace):
@@ -125,13 +123,12 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     is_long = sweep.is_local and estimate.seconds_of(due.values()) / (jobs or 1) > LONG
     if is_long and paths.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(copy)}
-    environment[paths.OUTPUT] = str(paths.output_root())
+    told = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
     if sweep.is_local:
-        environment[PARENT] = str(os.getpid())
+        told[PARENT] = str(os.getpid())
     snakemake = subprocess.Popen(
         command,
-        env=environment,
+        env=environment(PYTHONPATH=str(copy), **told),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
