@@ -123,9 +123,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     if any(study.machine.processes != 1 for study in studies):
         return [names]
     each = names.split(",")
-    configs = [arm.config for study in studies for arm in study.arms()]
-    memories = [sum(memory(config, size_of(config)).values()) for config in configs]
-    needed = CONTEXT + 2 * max(memories)
+    needed = CONTEXT + 2 * _most_memory(studies)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
     return [each[i % len(each)] for i in range(max(wanted, len(each)))]
@@ -133,9 +131,14 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
 
 def side_by_side(studies: list[Study]) -> int:
     """Return how many runs on a CPU can train at the same time, by its cores and memory."""
+    needed = PROCESS + 2 * _most_memory(studies)
+    return max(1, min(cores(), int((total_memory() - PROCESS) / needed)))
+
+
+def _most_memory(studies: list[Study]) -> float:
+    """Return the bytes that the largest run of some studies takes."""
     configs = [arm.config for study in studies for arm in study.arms()]
-    most = max(sum(memory(config, size_of(config)).values()) for config in configs)
-    return max(1, min(cores(), int((total_memory() - PROCESS) / (PROCESS + 2 * most))))
+    return max(sum(memory(config, size_of(config)).values()) for config in configs)
 
 
 def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
