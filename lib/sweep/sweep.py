@@ -47,9 +47,20 @@ CANCEL_TIMEOUT = 60.0
 _MEASURED = "measured again from its weights"
 _EXPLORES = "what runs now will not be confirmatory"
 _MEASURING = (
-    *("study", "arm", "baseline", "levels", "variant", "setting", "tasks_hash", "study_hash"),
-    *("measuring code", "corpus.source", "evaluation.items_per_task", "evaluation.tasks"),
-    *("evaluation.shots", "evaluation.include_path"),
+    "study",
+    "arm",
+    "baseline",
+    "levels",
+    "variant",
+    "setting",
+    "tasks_hash",
+    "study_hash",
+    "measuring code",
+    "corpus.source",
+    "evaluation.items_per_task",
+    "evaluation.tasks",
+    "evaluation.shots",
+    "evaluation.include_path",
 )
 """Fields that do not change weights. If any other one differs, a run is trained again."""
 Runs = dict[Path, tuple[Study, Arm, int]]

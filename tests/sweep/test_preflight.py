@@ -426,7 +426,10 @@ WHOLE = [
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
+        {"positions": "rotary"},
+        {"qk_norm": True},
+        {"mlp_ratio": 2},
+        {"n_layer": 1},
         *({"precision": name} | fields for name in ("fp32", "bf16") for fields in WHOLE),
     ],
     ids=str,
