@@ -45,7 +45,7 @@ LOCK_TRIES = 50
 CANCEL_TIMEOUT = 60.0
 """Seconds in which Snakemake may cancel its jobs on a cluster."""
 _MEASURED = "measured again from its weights"
-_EXPLORES = "what runs now will not be confirmatory"
+_EXPLORES = "it will not be confirmatory"
 _MEASURING = (
     "study",
     "arm",
@@ -350,8 +350,13 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     and why."""
     for study in studies:
         plan = load_plan(study)
-        claim = claim_status(study, plan)
         frozen = plan.frozen.get(study.name) if plan else None
+        kept = [path for path in runs_of([study]) if path.is_file() and path not in stale]
+        # Of the runs that are due, and of those that stay.
+        for runs in ([], [files.read_json(path) for path in kept]):
+            claim = claim_status(study, plan, runs)
+            if claim.reasons:
+                break
         if plan and study.name in plan.confirmatory and claim.reasons:
             print(f"{claim}: {_EXPLORES}")
         elif frozen and frozen.committed_code and git_state()["clean"] is not True:

@@ -224,17 +224,37 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
     assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
 
 
-@pytest.mark.parametrize("clean", [True, False, None])
-def test_code_that_a_plan_wants_committed_is_asked_for_before_it_runs(clean, monkeypatch, capsys):
-    frozen = {"s": SimpleNamespace(committed_code=True)}
-    plan = SimpleNamespace(confirmatory=["s"], frozen=frozen)
-    claim = SimpleNamespace(reasons=[])
-    for name, value in {"load_plan": plan, "claim_status": claim, "is_replaceable": True}.items():
-        monkeypatch.setattr(sweep, name, lambda *_, value=value: value)
+@pytest.mark.parametrize(
+    ("clean", "of_runs", "said"),
+    [
+        (True, [], ""),
+        (False, [], "s: commit code and parameters first: it will not be confirmatory\n"),
+        (None, [], "s: commit code and parameters first: it will not be confirmatory\n"),
+        (True, ["a run"], "a run: it will not be confirmatory\n"),
+    ],
+)
+def test_what_keeps_a_study_from_being_confirmatory_is_said_before_it_runs(
+    clean, of_runs, said, monkeypatch, capsys, tmp_path
+):
+    class Claim(SimpleNamespace):
+        def __str__(self):
+            return "; ".join(self.reasons)
+
+    plan = SimpleNamespace(confirmatory=["s"], frozen={"s": SimpleNamespace(committed_code=True)})
+    for seed in (0, 1):
+        write_json(tmp_path / f"{seed}.json", {"seed": seed})
+    paths = [tmp_path / f"{seed}.json" for seed in (0, 1, 2)]
+    monkeypatch.setattr(sweep, "load_plan", lambda _: plan)
+    monkeypatch.setattr(sweep, "is_replaceable", lambda _: True)
+    monkeypatch.setattr(sweep, "runs_of", lambda _: dict.fromkeys(paths))
     monkeypatch.setattr(sweep, "git_state", lambda: {"clean": clean})
-    sweep.print_reasons([SimpleNamespace(name="s")], {})
-    said = "s: commit code and parameters first: what runs now will not be confirmatory\n"
-    assert capsys.readouterr().out == ("" if clean else said)
+
+    def claim_status(study, plan, runs):
+        return Claim(reasons=of_runs if runs == [{"seed": 1}] else [])
+
+    monkeypatch.setattr(sweep, "claim_status", claim_status)
+    sweep.print_reasons([SimpleNamespace(name="s")], {paths[0]: "edited"})
+    assert capsys.readouterr().out.partition("Stale: ")[0] == said
 
 
 @pytest.mark.parametrize(("free", "inodes"), [(10**5, 10**5), (10**9, 0)])
