@@ -46,7 +46,7 @@ keep_sources() {
   for name in index-url extra-index-url find-links no-index cert client-cert proxy trusted-host cache-dir timeout break-system-packages; do
     value="$(sed -n "s/^[a-z:]*\.$name='\(.*\)'$/\1/p" <<<"$told" | head -n 1)"
     name="PIP_$(tr a-z- A-Z_ <<<"$name")"
-    value="$(printf '%b' "$value" | tr '\n' ' ')" # several stand on a line each
+    value="$(printf '%b' "$value" | tr '\n' ' ')" # several values are on a line each
     [[ -z "$value" || -n "${!name:-}" ]] || export "$name=${value# }"
   done
   export PIP_CONFIG_FILE=/dev/null
@@ -71,7 +71,7 @@ install() {
     "$python" -m pip install "${quiet[@]}" "$@"
 }
 
-# Install torch by hash: without a GPU the CPU's build, where it is found, else PyPI's, which is CUDA's.
+# Install torch by hash: without a GPU the CPU's build, if it can be had, else PyPI's, which is CUDA's.
 install_torch() {
   [[ -z "${PIP_NO_INDEX:-}" || -n "${PIP_FIND_LINKS:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   local cpu=(--no-deps --require-hashes -r "$PWD/requirements-torch-cpu.lock")

@@ -109,7 +109,7 @@ _HARMLESS = (
     "PYTORCH_*ALLOC_CONF",
     "*_CACHE_DIR",
 )
-"""Exceptions that they do inherit: these say where memory and compiled code are kept."""
+"""Exceptions that they do inherit: settings of the allocator and of folders for compiled code."""
 _TOLD = (
     "NCCL_*",
     "TRITON_*",

@@ -252,7 +252,7 @@ def run(words: list[str]) -> int:
     except EditedError:
         if times == MOST_TRIES - 1:
             raise
-    # Another process imports the code as it is now, and finds out anew what is stale.
+    # Another process imports the code as it is now, and finds out again what is stale.
     print("lib or notebooks were edited just now; starting again", flush=True)
     os.execv(sys.executable, [*sys.orig_argv, "--again"])
 

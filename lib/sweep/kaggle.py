@@ -195,7 +195,7 @@ def _import(source: Path, params: Path) -> None:
         report = verify_record(record, begin_again)
         for fault in report.faults or filter(None, [report.refused]):
             raise UserError(fault)
-    except BaseException:  # also where it is interrupted
+    except BaseException:  # also if it is interrupted
         undo()
         raise
     begun.unlink()
