@@ -22,6 +22,7 @@ def cores() -> int:
     few = getattr(os, "sched_getaffinity", None)  # which macOS lacks
     here = len(few(0)) if few else os.cpu_count() or 1
     limits = [tuple(of) for of in _limits("cpu.max")]
+    # Of version 1 in two files.
     of_v1 = (_limits(f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
     limits += [(quota, period) for (quota,), (period,) in zip(*of_v1, strict=False)]
     return min([here, *(max(1, quota // period) for quota, period in limits if quota > 0)])

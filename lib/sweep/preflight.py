@@ -120,7 +120,7 @@ def require_same_code(study: Study) -> None:
         keys = trained["training_digest"], executed["measuring_digest"]
         remedy = "undo that edit"
         if level := run.levels.get(CODE):
-            is_same = trained["code"] == commits[level]
+            is_same = trained["code"] == commits.get(level)
             remedy = f"`git branch --force {level} {trained['code'][:12]}` restores it"
         else:
             is_same = keys == (train_key(), measure_key())
