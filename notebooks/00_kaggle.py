@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 00 · A whole study on Kaggle or Colab
-# Attach this repository as a dataset (and the corpus, unless it is `synthetic`), choose two T4s, and
-# run all cells. The study runs on all GPUs, as with `./run_all.sh`. At the end there is a zip, which
-# `./run_all.sh import` takes into the record at home.
+# Attach this repository as a dataset (and the corpus, unless it is `synthetic`), choose two T4s,
+# and run all cells. The study runs on all GPUs, as with `./run_all.sh`. At the end there is a zip,
+# which `./run_all.sh import` takes into the record at home.
 #
 # To run your own study, write it to a file beside this notebook, in a cell that begins with
 # `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
