@@ -46,7 +46,7 @@ keep_sources() {
   for name in index-url extra-index-url find-links no-index cert client-cert proxy trusted-host cache-dir timeout break-system-packages; do
     value="$(sed -n "s/^[a-z:]*\.$name='\(.*\)'$/\1/p" <<<"$told" | head -n 1)"
     name="PIP_$(tr a-z- A-Z_ <<<"$name")"
-    value="$(printf '%b' "$value" | tr '\n' ' ')" # several stand on a line each
+    value="$(printf '%b' "$value" | tr '\n' ' ')" # several values are on a line each
     [[ -z "$value" || -n "${!name:-}" ]] || export "$name=${value# }"
   done
   export PIP_CONFIG_FILE=/dev/null
@@ -63,12 +63,15 @@ install() {
   [[ -t 2 ]] || quiet=(--quiet) # no progress bars in a log
   "$python" -m uv --version >/dev/null 2>&1 ||
     "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
+  # A target or prefix in a user's uv.toml would install elsewhere, and no option takes it back.
+  ! (cd / && "$python" -m uv pip install --show-settings --python "$python" pip 2>/dev/null) |
+    grep -E '^ *(target|prefix): Some' >/dev/null || export UV_NO_CONFIG=1
   # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
   (cd / && "$python" -m uv pip install "${quiet[@]}" --python "$python" "$@") ||
     "$python" -m pip install "${quiet[@]}" "$@"
 }
 
-# Install torch by hash: without a GPU the CPU's build, where it is found, else PyPI's, which is CUDA's.
+# Install torch by hash: without a GPU the CPU's build, if it can be had, else PyPI's, which is CUDA's.
 install_torch() {
   [[ -z "${PIP_NO_INDEX:-}" || -n "${PIP_FIND_LINKS:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   local cpu=(--no-deps --require-hashes -r "$PWD/requirements-torch-cpu.lock")
@@ -119,7 +122,7 @@ if [[ -z "$dry" ]] && ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
     install_torch
   install --no-deps --require-hashes -r "$PWD/$lock"
   said="$("$python" -c "import $needed" 2>&1)" ||
-    fail "the packages were not installed in $prefix (${said##*$'\n'}); if uv.toml leads elsewhere (target, prefix), mend it; delete .venv and try again"
+    fail "the packages were not installed in $prefix (${said##*$'\n'}); delete .venv and try again"
   cp requirements.lock "$prefix/.embedding-norm-requirements.lock" # which the other holds as well
   cp "$lock" "$prefix/.embedding-norm-$lock"
 fi

@@ -16,20 +16,20 @@
 
 # %% [markdown]
 # # 00 · A whole study on Kaggle or Colab
-# Attach this repository as a dataset (and the corpus, unless it is `synthetic`), choose two
-# T4s, and run all. The study runs over all GPUs as `./run_all.sh` runs it anywhere, and this
-# notebook leaves a zip that `./run_all.sh import` takes into the record at home.
+# Attach this repository as a dataset (and the corpus, unless it is `synthetic`), choose two T4s,
+# and run all cells. The study runs on all GPUs, as with `./run_all.sh`. At the end there is a zip,
+# which `./run_all.sh import` takes into the record at home.
 #
-# To ask a question of your own, write its study into a file beside this notebook, in a cell that
-# begins with `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
+# To run your own study, write it to a file beside this notebook, in a cell that begins with
+# `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
 #
 # Without internet, also attach a dataset of the packages (`pip download -r requirements.lock`), and
 # name its folder in a cell above the rest: `%env PIP_NO_INDEX=1` and
 # `%env PIP_FIND_LINKS=/kaggle/input/NAME`.
 #
-# To continue what an earlier session left, attach the output of that session. On Colab, clone the
-# repository into a folder of your Drive and open this notebook from there: what is done then stays
-# there. Or clone it under `/content`, and download the zip at the end.
+# To continue an earlier session, attach its output. On Colab, clone the repository into a folder of
+# your Drive and open this notebook from there, so that the runs are kept there. Or clone it under
+# `/content`, and download the zip at the end.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -48,8 +48,8 @@ hours: float = 11.0  # a session ends after 12, and what runs then is lost
 
 # %% [markdown]
 # ## The study
-# What earlier sessions left is taken up first. `smoke` shows in minutes that everything works. Look
-# at the time left: what does not fit into one session continues in the next.
+# Runs of earlier sessions are taken up first. `smoke` shows in minutes that everything works. Look
+# at the time left: a study that does not fit into one session continues in the next.
 
 # %%
 name = load_study(study).name

@@ -16,13 +16,13 @@
 
 # %% [markdown]
 # # 02 · Train one run
-# One arm, one seed. For one seed all arms start from the same weights outside the embedding norm
-# and see the same batches, so what differs between two of these notebooks is the arm.
+# One arm, one seed. With one seed, all arms start from the same weights outside the embedding norm
+# and see the same batches, so two of these notebooks differ in nothing but the arm.
 #
-# To play, write some `changes` and run all: that trains a scratch run, which no record takes, and
-# shows it beside the run without them: minutes for `final`, half a minute for the arm `constant` of
-# `example`. A mistake says in one line what to mend; `%tb Context` in a cell after it shows where
-# it came from.
+# To play, write some `changes` and run all cells: that trains a scratch run, which no record takes,
+# and shows it beside the unchanged run. It takes minutes for `final`, and half a minute for the arm
+# `constant` of `example`. Errors are one line that says what to fix; `%tb Context` in a new cell
+# shows where they came from.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -54,10 +54,9 @@ for section, fields in this.config:
 
 # %% [markdown]
 # ## Training
-# What the weights are made with is written down before the first step and never changed. Stopped
-# or killed at any moment, this cell, run again, continues from its last checkpoint to the same
-# weights. Does the loss fall as the baseline's does? A gradient norm that jumps far above the usual
-# is the first sign of trouble.
+# The provenance of the weights is written before the first step and never changed. If this cell is
+# stopped or killed, run it again: it continues from its last checkpoint to the same weights. Does
+# the loss fall as the baseline's does? A gradient norm that jumps is the first sign of trouble.
 
 # %%
 folder = run_folder(design.name, this.id, seed)
@@ -81,8 +80,8 @@ print("\n".join(measured.notes) or "everything was measured")
 
 # %% [markdown]
 # ## Result
-# Numbers are made and written up to here; all that follows only shows them. So it is imported now:
-# a change to it makes no run stale.
+# All numbers are computed above. The cells below only display them, so editing that code does not
+# make a run stale.
 
 # %%
 result = write_result(design, this, trained, measured)
@@ -109,7 +108,7 @@ show_training(trained.trace, trained.curve, this)
 
 # %% [markdown]
 # Before and after training. `norm_gain` and `norm_bias` are means over the gain and bias of the
-# embedding normalization, where it has them.
+# embedding normalization, if it has them.
 
 # %%
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")

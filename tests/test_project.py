@@ -225,6 +225,13 @@ def test_settings_of_pip_say_where_packages_come_from_and_not_where_they_go(chec
     assert {line.partition("=")[0] for line in found} & {*ELSEWHERE.split()} == set()
 
 
+@pytest.mark.parametrize("told", ["None", 'Some("/x")'])
+def test_a_target_in_uv_toml_is_not_followed(told, checkout):
+    answer(checkout, f"*--show-settings*) echo '    target: {told},'")
+    answer(checkout, f"*'uv pip'*) env >> {checkout.calls}")
+    assert ("UV_NO_CONFIG=1" in checkout.run("setup")[2]) == (told != "None")
+
+
 def test_an_installation_counts_once_its_packages_can_be_imported(checkout):
     answer(checkout, "*'import lib.'*) echo No module named torch >&2; exit 1")
     for _ in range(2):

@@ -248,32 +248,22 @@ def require_plan_of_runs(
         return
     ((was, _),) = Counter(plan for plan, _ in made).most_common(1)
     runs = f"{len(made)} run{'s' * (len(made) > 1)}"
-    line = f"`plan: {study.plan}` in params/{study.name}.yaml"
     if was is None:
-        fault, remedy = f"{runs} made without a plan came before {study.plan}", f"remove {line}"
-    elif other := _plan_called(was, study.plan):
-        fault = f"{runs} were made under {other} ({was[:8]})"
-        remedy = f"write `plan: {other}` in params/{study.name}.yaml"
+        fault = f"{runs} made without a plan came before {study.plan}"
+        remedy = f"remove `plan: {study.plan}` in params/{study.name}.yaml"
     else:
-        fault = f"{study.plan} changed after {runs} (made under {was[:8]})"
-        if study.plan is None:
-            fault = f"none is named, and {runs} were made under one ({was[:8]})"
+        fault = f"{study.plan or 'the plan'} changed after {runs} (made under {was[:8]})"
         remedy = _restoring(study, was, [commit for _, commit in made if commit], kept)
     new = "for another plan, give the study and its plan new names"
     raise ConfigError(f"plan: {fault}: {remedy}; {new}")
 
 
-def _plan_called(hash_: str, but: str | None) -> str | None:
-    """Return the file of another plan with this hash; None if there is none."""
-    for path in listed(PLANS, "*.yaml"):
-        with suppress(ConfigError):
-            if path.name != but and read_plan(path.name).hash == hash_:
-                return path.name
-    return None
-
-
 def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) -> str:
-    """Write how to restore the plan with this hash, which git or a copy may hold."""
+    """Write how to restore the plan with this hash: it may be another file, in git, or a copy."""
+    for other in (path.name for path in listed(PLANS, "*.yaml")):
+        with suppress(ConfigError):
+            if other != study.plan and read_plan(other).hash == was:
+                return f"write `plan: {other}` in params/{study.name}.yaml"
     file = study.plan or f"{study.name}.yaml"
     target = f"params/plans/{file}"
     log = (git("log", "--all", "--format=%H", "--", "params/plans") or "").split()

@@ -21,7 +21,11 @@ def cores() -> int:
     """Count the cores that this process may use, in a container too."""
     few = getattr(os, "sched_getaffinity", None)  # which macOS lacks
     here = len(few(0)) if few else os.cpu_count() or 1
-    return min([here, *(max(1, quota // period) for quota, period in _limits("cpu.max"))])
+    limits = [tuple(of) for of in _limits("cpu.max")]
+    # Of version 1 in two files.
+    of_v1 = (_limits(f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    limits += [(quota, period) for (quota,), (period,) in zip(*of_v1, strict=False)]
+    return min([here, *(max(1, quota // period) for quota, period in limits if quota > 0)])
 
 
 def total_memory() -> int:
@@ -106,7 +110,7 @@ _HARMLESS = (
     "PYTORCH_*ALLOC_CONF",
     "*_CACHE_DIR",
 )
-"""Exceptions that they do inherit: these say where memory and compiled code are kept."""
+"""Exceptions that they do inherit: settings of the allocator and of folders for compiled code."""
 _TOLD = (
     "NCCL_*",
     "TRITON_*",

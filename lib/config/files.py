@@ -23,8 +23,6 @@ from lib.config.errors import UserError
 from lib.config.paths import CHECKOUT, PARAMS, listed, relative
 from lib.config.yaml import Json
 
-MAX_JSON = 10**8
-"""Bytes: more than any notebook here. In memory a file takes thirty times as much."""
 _LACKS = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """Errors of file systems without flock (Lustre), or without fsync of folders (shares, WSL)."""
 
@@ -131,10 +129,8 @@ def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises UserError if it is damaged or far too large."""
+    """Read a JSON file. Raises UserError if it is damaged."""
     try:
-        if path.stat().st_size > MAX_JSON:
-            raise ValueError
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
         raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None

@@ -7,7 +7,6 @@
 import json
 import textwrap
 from collections.abc import Callable
-from itertools import chain
 
 from lib.config.claim import check_plan, parameters_digest
 from lib.config.contrasts import effects_of
@@ -113,8 +112,11 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
         faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
         faults += [f"plans/{file}: {fault}" for fault in check_plan(plan, study)]
         traces = listed(RUNS, f"{study.name}/*/seed-*/*.json")
-        if any(chain(traces, listed(PAPERS, f"*/results/{study.name}.json"))):
-            faults.append(f"{study.name} has run: write a new plan, and a study that names it")
+        traces += listed(PAPERS, f"*/record/{study.name}")
+        traces += listed(PAPERS, f"*/results/{study.name}.json")
+        if traces:
+            fault = f"{study.name} has run ({relative(traces[0])})"
+            faults.append(f"{fault}: write a new plan, and a study that names it")
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     lines = ["frozen: # written by ./run_all.sh freeze; seeds follow from the plan's hash with it"]

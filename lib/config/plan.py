@@ -5,6 +5,7 @@ but `deviations`, so that a deviation can be recorded without changing the plan.
 """
 
 import hashlib
+import shlex
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,7 @@ from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, mod
 from lib.config.errors import ConfigError, explain, suggest
 from lib.config.files import read_json
 from lib.config.paths import PLANS, listed
+from lib.config.provenance import git
 from lib.config.schema import Positive, PositiveFloat, Section, Some, digest
 from lib.config.yaml import Json, read_yaml
 
@@ -266,6 +268,11 @@ def read_plan(file: str) -> Plan:
     if not path.is_file():
         hint = suggest(path.stem, [plan.stem for plan in listed(PLANS, "*.yaml")])
         remedy = f"write it with ./run_all.sh freeze --new {path.stem} --study NAME, or name none"
+        # The newest version, on any branch.
+        log = ("log", "--all", "--max-count=1", "--diff-filter=AM", "--format=%h")
+        if commit := (git(*log, "--", f"params/plans/{file}") or "").strip():
+            command = shlex.join(["git", "checkout", commit, "--", f"params/plans/{file}"])
+            remedy = f"`{command}` restores it"
         raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
     content, published = read_yaml(path), published_plans().get(file, {})
     content |= published.get("fields", {})

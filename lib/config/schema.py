@@ -22,15 +22,9 @@ Some = Annotated[list[T], Field(min_length=1)]
 LEAST = 1e-6
 
 
-def _acts(value: Any) -> Any:
-    if isinstance(value, float) and 0 < value < LEAST:
-        raise ValueError(f"{value} is too small to act; write 0, or {LEAST:g} at least")
-    return value
-
-
-Std = Annotated[float, Field(ge=0, le=1e3), BeforeValidator(_acts)]
+Std = Annotated[float, Field(ge=0, le=1e3)]
 Ratio = Annotated[float, Field(ge=LEAST, le=1e6)]
-BelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(_acts)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
@@ -148,7 +142,7 @@ class TrainingConfig(Section):
     decay_fraction: Share = 0.2
     """Last share of `iterations`, in which `warmup_stable_decay` falls linearly; 1: from the end of
     the warm-up. nanochat: 0.65."""
-    final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(_acts)] = 0.1
+    final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the end of a schedule that decays, as a share of `learning_rate`."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """Optimizer of the weight matrices inside the blocks: AdamW, or Muon (Jordan et al. 2024;
@@ -160,7 +154,7 @@ class TrainingConfig(Section):
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
     eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, le=1e6), BeforeValidator(_acts)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
     embedding_learning_rate_ratio: Ratio = 1.0
     """Multiplies the learning rate of token and position embeddings."""
     gradient_clip: Annotated[float, Field(ge=LEAST, le=1e4)] | None = None

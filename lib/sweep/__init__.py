@@ -1,7 +1,7 @@
-"""How notebooks are executed: one of them, honestly; a whole sweep; and the command line.
+"""Execute notebooks, one or a whole sweep; and the command line.
 
-May import every room. Start reading at `cli`, then `sweep.run_sweep`: what it does stands there in
-order, then in `notebooks/Snakefile`, whose jobs are `execute`.
+May import every room. Start reading at `cli`, then at `sweep.run_sweep`, which lists the steps in
+order. Snakemake's jobs are in `notebooks/Snakefile`; they run `execute`.
 """
 
 from lib import exports

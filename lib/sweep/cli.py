@@ -29,14 +29,16 @@
 Studies and flags come in any order. --jobs is the number of runs side by side (default: as many as
 cores and memory, or GPUs, have room for). --stop-after HOURS stops all that runs at that time; a
 rerun continues every run from its last checkpoint. A record that came with the repository stays
-as it is: what runs stays in runs/, and --replace puts it in the record's place. -n only tells
-which runs would be made and why. Another useful Snakemake flag is --profile params/slurm (a
-cluster). Ctrl-C stops everything; a plain rerun continues. The environment is .venv in this
-folder, whatever is active; --here uses the active one.
+as it is: what runs stays in runs/, and --replace puts it in the record's place. --replace also
+makes confirmatory runs again if other code made them. -n only tells which runs would be made and
+why. Another useful Snakemake flag is --profile params/slurm (a cluster). Ctrl-C stops everything;
+a plain rerun continues. The environment is .venv in this folder, whatever is active; --here uses
+the active one.
 """
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -49,6 +51,8 @@ from typing import Any, NoReturn
 
 STOPPED = 130
 """The status of a command that was interrupted, as shells say it."""
+MOST_TRIES = 3
+"""How often a sweep starts, if code is edited in the seconds before it has a copy."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,12 +65,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _path(text: str) -> Path:
-    """Take a path as seen from where run_all.sh was called."""
+    """Read a path relative to the folder in which run_all.sh was called."""
     return Path(os.environ.get("CALLED_FROM", ""), text)
 
 
 def _study(text: str) -> str:
-    """Take the path of a YAML as seen from where run_all.sh was called; a name is one already."""
+    """Read a study: a name, or the path of a YAML relative to the folder of the call."""
     path, own = _path(text), Path("params", Path(text).name)
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if path.suffix != ".yaml" or not os.path.isfile(path):  # noqa: PTH113
@@ -85,41 +89,38 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
 
 
 def commands() -> tuple[_Parser, Any]:
-    """Describe every command but that which runs studies, which needs no name; return what parses
-    them, and the parser of each."""
+    """Return the parser of all commands but the one that runs studies, which has no name, and the
+    parser of each by name. The first lines of this file say what the arguments mean."""
     top = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     subparsers = top.add_subparsers(dest="command", parser_class=_Parser)
     add = subparsers.add_parser
-    parser = add("test", help="run the tests")
-    parser.add_argument("--fast", action="store_true", help="those that take seconds")
-    parser.add_argument("--all", action="store_true", help="also those that take minutes")
-    parser = add("verify", help="compute every published number again from the record")
-    parser.add_argument("studies", nargs="*", metavar="NAME")
-    parser.add_argument("--retrain", nargs="+", default=[], metavar="N | STUDY/ARM/SEED")
-    parser = add("renew", help="execute 01, 03 and 04 of recorded studies again")
-    parser.add_argument("studies", nargs="*", metavar="NAME")
-    add("import", help="take a study that ran elsewhere").add_argument("file", type=_path)
-    parser = add("freeze", help="fix the studies of a plan, and draw their seeds")
-    parser.add_argument("plan", help="name or path of a plan of params/plans/")
-    parser.add_argument("--new", action="store_true", help="write it, to be filled in")
-    parser.add_argument("--study", help="of a new plan: the study that it is for")
-    parser = add("estimate", help="say before a study runs what it takes and can show")
-    parser.add_argument("study", type=_study, help="name or path of a parameter file")
-    parser.add_argument("--effect", type=float, help="the true difference, for power")
-    parser.add_argument("--spread", metavar="SD|STUDY", help="of differences: sd, or a pilot study")
-    parser.add_argument("--measure", help="what power is said of; without it, all that is tested")
-    parser = add("export", help="write a run's model for Hugging Face's transformers")
-    parser.add_argument("run", metavar="STUDY/ARM/SEED")
-    parser.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
-    add("paper", help="build it").add_argument("papers", nargs="*", metavar="PAPER")
-    parser = add("site", help="show all runs in a browser")
-    parser.add_argument("papers", nargs="*", metavar="PAPER")
-    parser.add_argument("--watch", metavar="STUDY", help="yours while they train")
+    test, freeze, estimate = add("test"), add("freeze"), add("estimate")
+    test.add_argument("--fast", action="store_true")
+    test.add_argument("--all", action="store_true")
+    verify = add("verify")
+    for parser in (verify, add("renew")):
+        parser.add_argument("studies", nargs="*")
+    verify.add_argument("--retrain", nargs="+", default=[])
+    add("import").add_argument("file", type=_path)
+    freeze.add_argument("plan")
+    freeze.add_argument("--new", action="store_true")
+    freeze.add_argument("--study")
+    estimate.add_argument("study", type=_study)
+    estimate.add_argument("--effect", type=float)
+    estimate.add_argument("--spread")
+    estimate.add_argument("--measure")
+    export = add("export")
+    export.add_argument("run")
+    export.add_argument("--to", type=_path, required=True)
+    site = add("site")
+    for parser in (add("paper"), site):
+        parser.add_argument("papers", nargs="*")
+    site.add_argument("--watch")
     return top, subparsers.choices
 
 
 def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
-    """Follow a command. Raises UserError."""
+    """Run a command; return its exit status, None for 0. Raises UserError."""
     match options.command:
         case "test":
             marks = "not benchmark" if options.all else "not long and not benchmark"
@@ -178,9 +179,9 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
 
 def verify(studies: list[str], words: list[str]) -> int:
-    """Verify some studies, or all and what is written of them; then train the runs again that
-    `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged, 5
-    where this machine could not verify something."""
+    """Verify some studies, or else all, and the papers; then train runs again: those that `words`
+    names, or as many as it says. Return the exit status: 1 for a fault, 4 if a run cannot be
+    judged, 5 if this machine could not verify something."""
     from lib.config.files import machine_fault
     from lib.publish import findings, paper
     from lib.record import archive, retrain
@@ -226,6 +227,7 @@ def run(words: list[str]) -> int:
     from lib.config.errors import UsageError, suggest
     from lib.config.files import prepare_params
     from lib.config.paths import PARAMS, listed
+    from lib.sweep.code import EditedError
     from lib.sweep.sweep import Sweep, run_sweep
 
     prepare_params()
@@ -236,6 +238,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("--stop-after", type=_positive(float))
     parser.add_argument("--dry-run", "-n", action="store_true")
     parser.add_argument("--replace", action="store_true")
+    parser.add_argument("--again", action="count", default=0)  # given by the command to itself
     options, flags = parser.parse_known_args([word for word in words if word not in studies])
     if flags:
         from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
@@ -244,16 +247,20 @@ def run(words: list[str]) -> int:
         snakemake.error = parser.error
         if unknown := snakemake.parse_args(flags).targets:
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
-    return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
+    times = vars(options).pop("again")
+    try:
+        return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
+    except EditedError:
+        if times == MOST_TRIES - 1:
+            raise
+    # Another process imports the code as it is now, and finds out again what is stale.
+    print("lib or notebooks were edited just now; starting again", flush=True)
+    os.execv(sys.executable, [*sys.orig_argv, "--again"])
 
 
 def dispatch(words: list[str]) -> int | None:
-    """Follow a command line. Raises UserError."""
-    from lib.config.errors import UsageError
-
+    """Run a command line; return its exit status, None for 0. Raises UserError."""
     parser, named = commands()
-    if words[:1] == ["record"]:
-        raise UsageError("record is called site now: ./run_all.sh site")
     if not words or words[0] not in named:
         return run(words)
     options, rest = parser.parse_known_args(words)
@@ -263,10 +270,11 @@ def dispatch(words: list[str]) -> int | None:
 
 
 def main(words: list[str]) -> int:
-    """Follow a command line; return the exit status."""
+    """Run a command line; return its exit status."""
     if {"-h", "--help"} & {*words}:
-        parser = commands()[1].get(words[0])
-        print(parser.format_help() if parser else __doc__, end="")
+        own = "" if words[0] not in commands()[1] else words[0]
+        lines = re.findall(rf"^\./run_all\.sh {own}\b.*\n(?: .*\n)*", __doc__ or "", re.M)
+        print("".join(lines) if own else __doc__, end="")
         return 0
     from lib.config.errors import exit_status
 

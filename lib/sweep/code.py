@@ -1,12 +1,12 @@
-"""The code that a sweep executes: a copy, so that an edit meanwhile changes nothing; and commits
-as arms.
+"""The code that a sweep executes: a copy, so that edits meanwhile change nothing; and commits as
+arms.
 
 A sweep copies `lib` and `notebooks` to `runs/.code/` when it starts, and executes notebooks from
 there. What is not code (parameters, plans, texts, task files, git) stays in the checkout.
 
-A level of the factor `code` is a branch, a tag or a hash. What it names is resolved when a sweep
-starts and written to `runs/<study>/commits.json`; its code is checked out below `runs/.code/`, and
-executes there the same notebooks under the parameters of this checkout.
+A level of the factor `code` is a branch, a tag or a hash. Levels are resolved to commits when a
+sweep starts, and written to `runs/<study>/commits.json`. Each commit is checked out below
+`runs/.code/`, and executes its own notebooks there, with the parameters of this checkout.
 """
 
 import re
@@ -45,12 +45,16 @@ from lib.config.schema import CODE, digest
 from lib.config.study import COMMITS, Study
 
 
-def copy_code(studies: Iterable[Study]) -> Path:
-    """Copy the code that this process imported to `runs/.code/`, and write down for what executes
-    there which checkout and commit it is of, and which files the studies were asked by; return the
-    copy. Other copies go: call it only as the one sweep that runs.
+class EditedError(UserError):
+    """Code that was edited since this process imported it."""
 
-    Raises UserError where the code was edited since this process began.
+
+def copy_code(studies: Iterable[Study]) -> Path:
+    """Copy the code that this process imported to `runs/.code/`; return the copy. Its processes
+    find in `runs/sweep.json` the checkout, what git says of it, and hashes of each study's files.
+    Other copies are deleted, so call it only while no other sweep runs.
+
+    Raises EditedError if the code was edited since this process began.
     """
     copy = COPIES / digest(imported_code())[:16]
     for other in COPIES.glob("*/"):
@@ -68,12 +72,13 @@ def copy_code(studies: Iterable[Study]) -> Path:
     write_json(SWEEP, {"checkout": str(CHECKOUT), "git": ask_git(), "files": asked})
     # After git was asked: what it said of the checkout is then true of the copy.
     if not imported_code() == hash_code(copy) == hash_code(ROOT):
-        raise UserError("lib or notebooks were edited since this command began; give it once more")
+        fault = "lib or notebooks were edited since this command began"
+        raise EditedError(f"{fault}; when they are as you want them, give it once more")
     return copy
 
 
 def files_of(study: Study) -> dict[str, str]:
-    """Hash the files by which a study is asked: its parameters, its plan and its tasks."""
+    """Hash the files that define a study: its parameters, its plan and its tasks."""
     files = [PARAMS / f"{study.name}.yaml"]
     if study.plan:
         files.append(PLANS / study.plan)
@@ -83,8 +88,8 @@ def files_of(study: Study) -> dict[str, str]:
 
 
 def require_as_asked(study: Study) -> None:
-    """Raise ConfigError for a file of a study that was edited since the sweep began, by whose copy
-    of the code this process executes."""
+    """Raise ConfigError if a study's parameters, plan or tasks were edited since the sweep
+    began."""
     now, asked = files_of(study), read_json(SWEEP)["files"].get(study.name, {})
     for name in asked | now:
         if now.get(name) != asked.get(name):
@@ -93,9 +98,9 @@ def require_as_asked(study: Study) -> None:
 
 
 def resolve(study: Study) -> dict[str, str]:
-    """Find the commit that each level of `code` names now; nothing where code is no factor.
+    """Resolve the levels of the factor `code` to commits; return none if code is no factor.
 
-    Raises ConfigError where git has no such commit, or several, or two levels are the same.
+    Raises ConfigError if git has no such commit, or several, or if two levels are the same.
     """
     field = f"{study.name}.yaml: factors.code"
     levels = dict.fromkeys(str(arm.levels[CODE]) for arm in study.arms() if CODE in arm.levels)
@@ -121,17 +126,14 @@ def resolve(study: Study) -> dict[str, str]:
 
 
 def _hash_of(level: str) -> str:
-    """Return the commit that a name stands for, as a branch, a tag, or the beginning of a hash; ""
-    where there is none. In a clone, a branch may be known only where it came from. Raises
-    ConfigError where it stands for two."""
+    """Return the commit that a name stands for, as a branch, a tag, or a hash; "" if there is none.
+    In a clone, a branch may be known only where it came from. Raises ConfigError if it stands for
+    two."""
     kinds = {
         "branch": _commit(f"refs/heads/{level}") or _commit(f"refs/remotes/origin/{level}"),
         "tag": _commit(f"refs/tags/{level}"),
         "remote branch": _commit(f"refs/remotes/{level}"),
     }
-    if re.fullmatch("[0-9a-f]{4,40}", level):  # of a branch of that name git says nothing else
-        objects = (git("rev-parse", f"--disambiguate={level}") or "").split()
-        kinds["hash"] = next(filter(None, map(_commit, objects)), "")
     found = {kind: commit for kind, commit in kinds.items() if commit}
     if len({*found.values()}) > 1:
         both = ", ".join(f"{kind} {commit[:12]}" for kind, commit in found.items())
@@ -143,23 +145,28 @@ def _hash_of(level: str) -> str:
 
 
 def _commit(name: str) -> str:
-    """Return the commit that git knows by a name; "" where there is none."""
+    """Return the commit that git knows by a name; "" if there is none."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return (git(*words) or "").strip()
 
 
-def write_commits(study: Study) -> Study:
-    """Resolve the levels of `code`, print what each is, and write them down; return the study that
-    has them."""
-    if commits := resolve(study):
-        write_json(study_folder(study.name) / COMMITS, commits)
+def with_commits(study: Study) -> Study:
+    """Resolve the levels of `code` and print their commits; return the study with them."""
+    commits = resolve(study)
     for level, commit in commits.items():
         print(f"{study.name}: {level} is commit {commit[:12]}")
     return study.model_copy(update={"commits": commits})
 
 
+def write_commits(study: Study) -> None:
+    """Write the commits of a study's levels, for its runs to find."""
+    if study.commits:
+        write_json(study_folder(study.name) / COMMITS, study.commits)
+
+
 def tree_of(commit: str) -> Path:
-    """Check a commit out below `runs/.code/`, once; return its folder."""
+    """Check out a commit below `runs/.code/`, if it is not there; return its folder. Raises
+    UserError if that folder was changed."""
     tree = RUNS / ".code" / commit
     tree.parent.mkdir(parents=True, exist_ok=True)
     with locked(tree.with_suffix(".lock")):
@@ -177,10 +184,19 @@ def tree_of(commit: str) -> Path:
 
 def execute_in(tree: Path, output: str, *words: str) -> None:
     """Execute a notebook, given as to `lib.sweep.execute`, by the code of a checkout; what it makes
-    goes to the folder `output`. UserError, with what that code said last, where it fails."""
-    command = [sys.executable, "-m", "lib.sweep.execute", *words]
+    goes to the folder `output`. Raises UserError, with what that code said last, if it fails."""
+    try:
+        run_module(tree, output, "lib.sweep.execute", *words)
+    except UserError as error:
+        raise UserError(f"{'/'.join(words[1:])}: {error}") from None
+
+
+def run_module(tree: Path, output: str, *words: str) -> None:
+    """Run a module of `lib` with arguments, as `execute_in` does."""
     variables = environment(PYTHONPATH=str(tree), **{OUTPUT: output})
+    command = [sys.executable, "-m", *words]
     done = subprocess.run(command, cwd=tree, env=variables, capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        raise UserError(f"{'/'.join(words[1:])}: {said}")
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        said = [line for line in lines if line.startswith(("error: ", "FAILED "))] or lines[-1:]
+        raise UserError(said[0].removeprefix("error: "))

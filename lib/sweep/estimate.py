@@ -1,4 +1,4 @@
-"""What a study takes (parameters, arithmetic, memory, time here), and what its seeds can show."""
+"""What a study costs (parameters, arithmetic, memory, time here), and the power of its seeds."""
 
 import os
 import time
@@ -36,7 +36,7 @@ CONTEXT = 1e9
 PROCESS = 6e8
 """Bytes of a run's processes beside what its model takes, and of the sweep's own."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
-"""Operations a second that a run of a small model reaches, by device: a core, a GPU."""
+"""Operations a second that a small model reaches, on a core and on a GPU."""
 _SHORT = {"iterations": 5, "warmup_iterations": 1}
 """What a study's training is shortened to, to be checked."""
 
@@ -58,14 +58,14 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
 
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
-    """Return the hashes of a run's initial weights and batches; None where its text is not here."""
+    """Return the hashes of a run's initial weights and batches; None if its text is not here."""
     corpus = _corpus_here(config.corpus)
     return initial_hashes(config, corpus, seed, steps) if corpus else None
 
 
 @cache
 def _corpus_here(corpus: CorpusConfig) -> Corpus | None:
-    """Load a corpus; None where it is not here, which is not asked of the internet twice."""
+    """Load a corpus; None if it cannot be had, which is asked of the internet once."""
     with suppress(CorpusError):
         return corpus_of(corpus)
     return None
@@ -80,14 +80,14 @@ class Size(NamedTuple):
     """Operations of its training."""
 
 
-def _model(config: RunConfig) -> GPT:
-    """Make the model of a run without its weights."""
+def model_of(config: RunConfig) -> GPT:
+    """Return a run's model, without weights."""
     return GPT(config.model, corpus_of(config.corpus).vocab_size, None)
 
 
 def size_of(config: RunConfig) -> Size:
     """Count symbols, parameters and operations of a run. Raises CorpusError."""
-    symbols, parameters = corpus_of(config.corpus).vocab_size, count_parameters(_model(config))
+    symbols, parameters = corpus_of(config.corpus).vocab_size, count_parameters(model_of(config))
     each = flops_per_token(config.model, symbols, parameters)
     return Size(symbols, parameters, config.tokens * each)
 
@@ -113,9 +113,9 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
 
 
 def gpus(studies: list[Study], jobs: int | None) -> list[str]:
-    """Name the GPU of each run that is made at the same time; none for studies of the CPU. Runs
-    share one, as many as there are cores and memory for, as most of a run's time is its notebook's;
-    or as many as `jobs` says. A run that takes several has all of them (`0,1`)."""
+    """Return the GPU of each run that trains at the same time; none if studies train on the CPU.
+    Runs share a GPU, because a run spends most of its time outside it: as many as cores and memory
+    allow, or as `jobs` says. A run that takes several GPUs has all of them (`0,1`)."""
     if all(prepare(study).device == "cpu" for study in studies):
         return []
     names = ",".join(map(str, range(torch.cuda.device_count())))
@@ -123,23 +123,26 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     if any(study.machine.processes != 1 for study in studies):
         return [names]
     each = names.split(",")
-    configs = [arm.config for study in studies for arm in study.arms()]
-    memories = [sum(memory(config, size_of(config)).values()) for config in configs]
-    needed = CONTEXT + 2 * max(memories)
+    needed = CONTEXT + 2 * _most_memory(studies)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
     return [each[i % len(each)] for i in range(max(wanted, len(each)))]
 
 
 def side_by_side(studies: list[Study]) -> int:
-    """Count the runs on a CPU that cores and memory have room for at the same time."""
+    """Return how many runs on a CPU can train at the same time, by its cores and memory."""
+    needed = PROCESS + 2 * _most_memory(studies)
+    return max(1, min(cores(), int((total_memory() - PROCESS) / needed)))
+
+
+def _most_memory(studies: list[Study]) -> float:
+    """Return the bytes that the largest run of some studies takes."""
     configs = [arm.config for study in studies for arm in study.arms()]
-    most = max(sum(memory(config, size_of(config)).values()) for config in configs)
-    return max(1, min(cores(), int((total_memory() - PROCESS) / (PROCESS + 2 * most))))
+    return max(sum(memory(config, size_of(config)).values()) for config in configs)
 
 
 def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
-    """Guess how long some runs train, one after the other, by their arithmetic."""
+    """Return how many seconds some runs train one after another, roughly, by their arithmetic."""
     arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
     seconds = {k: size_of(c).flops / SPEED[prepare(c).device] for k, c in arms.items()}
     return sum(seconds[study.name, arm.id] for study, arm, _ in runs)
@@ -147,7 +150,7 @@ def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
 
 def trial(arm: Arm) -> tuple[float, float, float]:
     """Train an arm for a few steps, as a sweep would, in a folder of its own; return the seconds of
-    a step, of a point of the dev curve, and of all else in its notebook. UserError where it
+    a step, of a point of the dev curve, and of all else in its notebook. Raises UserError if it
     fails."""
     fields: Any = arm.config.model_dump()
     fields["evaluation"]["interval"] = 1
@@ -159,8 +162,8 @@ def trial(arm: Arm) -> tuple[float, float, float]:
 
 
 def time_of(study: Study) -> Iterator[str]:
-    """Say how long a study takes here, by the trial of its largest arm; a CPU that would take long
-    for a step is not asked."""
+    """Yield lines that say how long a study takes here, by a trial of its largest arm. There is no
+    trial if one step would take a CPU long."""
     arms = list(study.arms())
     work = {arm.id: size_of(arm.config).flops / arm.config.training.iterations for arm in arms}
     largest = max(arms, key=lambda arm: work[arm.id])
@@ -204,10 +207,13 @@ def shortened(study: Study) -> Study:
 def estimate(
     study: Study, effect: float | None, spread: str | None, measure: str | None = None
 ) -> Iterator[str]:
-    """Say what a study takes (parameters, arithmetic, memory, time here), and the power of its
-    plan's hypotheses in a measure (None: in all): `effect` is the true difference assumed (None: as
-    `expected_power` says), `spread` the sd of differences, or a recorded study that shows it (None:
-    the plan's). Without a plan, of those that `freeze --new` would write."""
+    """Yield lines that say what a study costs (parameters, arithmetic, memory, time here), and the
+    power of its plan's hypotheses in a measure (None: in all). Without a plan, these are the
+    hypotheses that `freeze --new` would write.
+
+    `effect` is the true difference (None: see `expected_power`). `spread` is the sd of differences,
+    or a recorded study that shows it (None: the plan's).
+    """
     arms, n = list(study.arms()), len(study.seeds)
     largest = max(arms, key=lambda arm: size_of(arm.config).flops)
     config, size = largest.config, size_of(largest.config)
@@ -239,8 +245,8 @@ def estimate(
 
 
 def power(plan: Plan, study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
-    """Say what a study's seeds can show of each hypothesis: its power, and the seeds that the
-    plan's power takes; and which exact tests cannot reach their level."""
+    """Yield lines that say the power of each hypothesis with a study's seeds, how many seeds the
+    plan's power needs, and which exact tests cannot reach their level."""
     from lib.stats.power import expected_power, independent, out_of_reach, spread_of  # scipy
 
     n = len(study.seeds)

@@ -1,7 +1,7 @@
-"""Run one notebook under papermill and say honestly how it went.
+"""Run one notebook under papermill, and record how it ended.
 
-A notebook is done only when papermill ended without an error and the result that it declares was
-written. What papermill leaves does not tell: after a killed kernel or a timeout all cells read
+A notebook has completed only if papermill ended without an error and the notebook wrote its result.
+Its cells alone cannot tell: after a killed kernel or a timeout, papermill calls all of them
 `completed`.
 """
 
@@ -85,7 +85,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     start = time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
-    with _own_gpu() if arm else nullcontext() as gpu:
+    with own_gpu() if arm else nullcontext() as gpu:
         visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
         with kernel_environment(study.machine.threads, **visible) as folder:
             reason = _run_papermill(notebook, output, parameters, folder)
@@ -106,7 +106,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
 
 @contextmanager
 def apart(studies: Iterable[Study]) -> Iterator[str]:
-    """Give a temporary folder to write to instead, with the parameters of studies under no plan."""
+    """Yield a temporary output folder, with the parameters of studies, without their plans."""
     with tempfile.TemporaryDirectory(prefix="apart-") as folder:
         Path(folder, "data").symlink_to(output_root() / "data")
         for study in (study.model_copy(update={"plan": None}) for study in studies):
@@ -120,8 +120,8 @@ def apart(studies: Iterable[Study]) -> Iterator[str]:
 
 
 def train_apart(study: Study, arm: str, seed: int) -> Any:
-    """Execute 02_train for a run of a study, under no plan, in a folder of its own; return its
-    result. UserError where it fails, with what it said last."""
+    """Execute 02_train for a run of a study in a temporary folder, without a plan; return the
+    result. Raises UserError, with what it said last, if it fails."""
     with apart([study]) as folder:
         execute_in(ROOT, folder, "02_train", study.name, arm, str(seed))
         return read_json(Path(folder, "runs", study.name, arm, f"seed-{seed}", "result.json"))
@@ -150,9 +150,9 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
 
 
 def turns(studies: Iterable[Study]) -> dict[str, tuple[Study, list[str], list[int]]]:
-    """Part runs into turns, in the order in which they start: study by study, in each seed by seed,
-    and of a seed the baselines first. So what is done of a sweep is pairs. Each turn has a name,
-    which is that of Snakemake's rule for its arms and seeds."""
+    """Group runs by the order in which they start: study by study, seed by seed, baselines first.
+    So whatever is done of a sweep is pairs. Each group has a Snakemake rule; return its study, arms
+    and seeds by the rule's name."""
     parts = []
     for study in studies:
         arms = {arm.id: arm.baseline for arm in study.arms()}
@@ -170,9 +170,9 @@ def archived_file(study: str) -> Path:
 
 
 @contextmanager
-def _own_gpu() -> Iterator[str | None]:
-    """Hold one of a sweep's places on a GPU, each for one run at a time; give the GPU's name, None
-    where a sweep has none."""
+def own_gpu() -> Iterator[str | None]:
+    """Hold one of a sweep's places on a GPU, which takes one run at a time; yield the GPU's name,
+    or None if the sweep has no GPU."""
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))
     for place, name in itertools.cycle(enumerate(names)):
         try:

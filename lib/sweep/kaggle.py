@@ -1,10 +1,9 @@
-"""A whole study in one session of a notebook, on Kaggle or Colab, and the way of its runs home.
+"""A whole study in one notebook session, on Kaggle or Colab; then its runs come home.
 
-The sweep is the one of `./run_all.sh`, with a process for each GPU. What it leaves goes into one
-zip, which another session continues and which `./run_all.sh import` takes into the record.
+The sweep is that of `./run_all.sh`, with a process for each GPU. Its runs go into one zip, which
+another session can continue, and which `./run_all.sh import` takes into the record.
 """
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import nbformat
 from IPython.display import display
 
 from lib.config import files, paths
+from lib.config.environment import environment
 from lib.config.errors import TIME_UP, UserError
 from lib.config.files import read_json, sha256
 from lib.config.paths import PARAMS, ROOT, RUNS, kaggle_folder, listed, relative, study_folder
@@ -32,13 +32,10 @@ from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
 from lib.sweep.estimate import begin_again
 
-MAX_BYTES = 20 * 10**9
-"""What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
-
 
 def resume_from_inputs(study: str) -> str:
-    """Copy the runs that earlier sessions left, as attached on Kaggle, to the working folder; of a
-    run that several left, the one that got furthest. Say how many there were."""
+    """Copy the runs of earlier sessions, which are attached as inputs, to the working folder: if
+    several sessions left a run, the one that got furthest. Return how many there were, in words."""
     inputs, number = (kaggle_folder() or ROOT) / "input", 0
     with tempfile.TemporaryDirectory() as folder:
         for file in listed(inputs, f"**/{study}.zip"):
@@ -54,20 +51,21 @@ def resume_from_inputs(study: str) -> str:
 
 
 def progress(run: Path) -> tuple[bool, int]:
-    """Tell how far a run got: whether it is finished, and the step of its last checkpoint."""
+    """Return whether a run is finished, and the step of its last checkpoint."""
     steps = [int(path.name.split("-")[1]) for path in run.glob("checkpoints/*/step-*.pt")]
     return (run / "result.json").is_file(), max(steps, default=-1)
 
 
 def run_study(study: str, hours: float) -> int:
-    """Run a study, stop it after so many hours, and print its progress. Return its exit status.
-    Stopping the cell stops it, too."""
+    """Run a study for so many hours at the most, printing its progress; return its exit status.
+    Stopping the cell stops the study."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]
-    # What a kernel sets for itself would have the sweep take its pipe for a terminal.
-    of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
-    environment = {name: os.environ[name] for name in os.environ.keys() - of_kernel}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment(),  # without FORCE_COLOR, which a kernel sets for itself
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
             for line in process.stdout or ():
@@ -78,7 +76,7 @@ def run_study(study: str, hours: float) -> int:
 
 
 def show(study: str, notebook: str) -> None:
-    """Show what an executed notebook shows."""
+    """Display the outputs of an executed notebook."""
     path = paths.executed_notebook(notebook, study)
     if status_of(path)["status"] != "completed":
         print(f"{notebook} has not been executed yet")
@@ -90,7 +88,7 @@ def show(study: str, notebook: str) -> None:
 
 def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
-    and plan, and print what to do with it. UserError where the sweep ended with a failure."""
+    and plan, and print what to do with it. Raises UserError if the sweep failed."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
     asked = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
     if plan:
@@ -115,24 +113,22 @@ def pack(study: str, status: int) -> None:
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Unpack a zip into a folder. UserError, naming it, for one that is damaged or too large, or
-    holds a name that leads out of the folder."""
+    """Unpack a zip into a folder, which no name leads out of. Raises UserError, naming it, if it is
+    damaged."""
     try:
         with zipfile.ZipFile(file) as content:
-            if sum(member.file_size for member in content.infolist()) > MAX_BYTES:
-                raise ValueError(f"it holds more than {MAX_BYTES:,} bytes")
-            for name in content.namelist():
-                if not (folder / name).resolve().is_relative_to(folder.resolve()):
-                    raise ValueError(f"{name!r} leads out of it")
             content.extractall(folder)
     except Exception as error:  # zipfile lets through what its decompressors raise
         raise UserError(f"{file.name} cannot be unpacked: {error}") from None
 
 
 def import_study(file: Path) -> None:
-    """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
-    zip, for runs that are not as they were written, and where another study of that name is here;
-    nothing of it is left then. What an import that was killed left is taken away first."""
+    """Take the study in a zip of `pack` into `runs/` and the record.
+
+    Raises UserError, naming the zip, if its runs are not as they were written, or if another study
+    of that name is here. Then nothing of it is kept. The remains of a killed import are removed
+    first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         unpack(file, Path(folder))
         studies = {path.parents[2] for path in listed(Path(folder), "runs/*/*/seed-*/result.json")}
@@ -146,7 +142,7 @@ def import_study(file: Path) -> None:
 
 
 def _import(source: Path, params: Path) -> None:
-    """Take in the runs that lie in a folder, and what they need of a folder of parameters."""
+    """Take in the runs of a folder, with their parameters and plan from another one."""
     name, runs, plans = source.name, study_folder(source.name), params / "plans"
     for run in listed(source, "*/seed-*"):
         result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
@@ -160,11 +156,11 @@ def _import(source: Path, params: Path) -> None:
     if study.plan:
         copies[paths.PLANS / study.plan] = (plans / study.plan).read_bytes()
     places = [*evidence, runs, *copies]
-    # What it is about to make, for the next import to take away if this one is killed.
+    # The files that this import makes; the next one removes them if this one is killed.
     begun = RUNS / f".import-{name}.json"
 
     def undo() -> None:
-        """Take away what an import made, unless it was changed since."""
+        """Remove what an import made, unless it was changed since."""
         changed = [path for path in copies if path.is_file() and path.read_bytes() != copies[path]]
         changed += [] if is_replaceable(name) else evidence
         if _files(runs).items() <= _files(source).items():
@@ -199,7 +195,7 @@ def _import(source: Path, params: Path) -> None:
         report = verify_record(record, begin_again)
         for fault in report.faults or filter(None, [report.refused]):
             raise UserError(fault)
-    except BaseException:  # also where it is interrupted
+    except BaseException:  # also if it is interrupted
         undo()
         raise
     begun.unlink()

@@ -1,6 +1,6 @@
-"""How a run trains: where somebody looks at the notebook a picture below the cell, the finished
-baseline's curve beside it, with a warning as soon as something goes wrong; in a sweep nothing but
-the step, in a file that the sweep reads."""
+"""Show how a run trains. In an open notebook: a picture below the cell, with the finished
+baseline's curve, and a warning as soon as something goes wrong. In a sweep: only the step, in a
+file that the sweep reads."""
 
 import os
 import time
@@ -22,8 +22,8 @@ INTERVAL, SHARE = 1.0, 0.25
 
 
 class LiveCurve:
-    """What a training cell calls for every step. `asked` is the study that was asked for, `design`
-    the one that trains: `changes` make it a scratch run, drawn beside the arm as it was."""
+    """The callback of training. `asked` is the study as loaded, `design` the one that trains: with
+    `changes` that is a scratch run, and is drawn beside the unchanged arm."""
 
     def __init__(self, asked: Study, design: Study, arm: Arm, seed: int) -> None:
         self.asked, self.arm, self.seed = asked, arm, seed
@@ -34,7 +34,7 @@ class LiveCurve:
         self._next = 0.0
 
     def __enter__(self) -> Self:
-        """Read the finished baseline, if its run is here, and import what draws."""
+        """Read the curves of the baseline, if its run is finished."""
         if not self.is_watched:
             return self
         from IPython.display import display
@@ -54,8 +54,8 @@ class LiveCurve:
         return self
 
     def __call__(self, row: Row, point: Row | None) -> None:
-        """Take a step, and an evaluation if there was one; show them, not more often than a quarter
-        of the time allows."""
+        """Record a step, and an evaluation if there was one. Drawing takes a quarter of the time at
+        the most."""
         self.rows.append(row)
         if point:
             self.points.append(point)

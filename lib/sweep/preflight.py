@@ -1,5 +1,6 @@
 """Pre-flight checks: find what would stop a study later before anything trains."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -7,12 +8,13 @@ from typing import Any
 
 import torch
 
-from lib.config.claim import load_plan, parameters_digest, require_plan_of_runs
+from lib.config.claim import claim_status, load_plan, parameters_digest, require_plan_of_runs
 from lib.config.environment import total_memory
 from lib.config.errors import ConfigError, UserError
 from lib.config.files import read_json
-from lib.config.paths import PAPERS, PLANS, relative, study_folder
+from lib.config.paths import PAPERS, PLANS, listed, relative, study_folder
 from lib.config.plan import Plan
+from lib.config.provenance import measure_key, train_key
 from lib.config.schema import CODE, CorpusConfig, digest
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import read_yaml
@@ -20,19 +22,24 @@ from lib.data.describe import repetition, unlikeness
 from lib.data.suite import INSTALL, has_harness
 from lib.data.text import KNOWN
 from lib.record.archive import Record
-from lib.results import trained_with
+from lib.results import RunResult, trained_with
 from lib.sweep.code import resolve
-from lib.sweep.estimate import _model, corpus_of, memory, size_of
+from lib.sweep.estimate import corpus_of, memory, model_of, size_of
 from lib.train.machine import prepare, require_devices
 from lib.train.trainer import PROVENANCE
 
 Check = Callable[[Study], Any]
 
 
-def load_and_check(names: list[str], is_local: bool = True, executes: bool = True) -> list[Study]:
+def load_and_check(
+    names: list[str], *, is_local: bool = True, executes: bool = True, replaces: bool = False
+) -> list[Study]:
     """Load the studies named and check all that they name: plan, commits, corpora; tasks, whose
     files may run Python, if it `executes`; and, if they are to run here, devices and memory. Raises
-    UserError with a line for each fault."""
+    UserError with a line for each fault.
+
+    With `replaces`, confirmatory runs may be made again by other code.
+    """
     faults: list[str] = []
     studies: list[Study] = []
     for name in dict.fromkeys(names):
@@ -42,7 +49,9 @@ def load_and_check(names: list[str], is_local: bool = True, executes: bool = Tru
         where = f"{study.name}.yaml: "
         checks: list[Check] = [load_plan, require_same_plan, require_as_frozen]
         checks += [resolve, _require_equal_texts]
-        for check in [*checks, _require_tasks] if executes else checks:
+        checks += [] if replaces else [require_same_code]
+        checks += [_require_tasks] if executes else []
+        for check in checks:
             with _collecting(faults, where):
                 check(study)
         for arm in study.arms():
@@ -96,6 +105,43 @@ def require_as_frozen(study: Study) -> None:
         )
 
 
+def require_same_code(study: Study) -> None:
+    """Raise ConfigError if runs of a study may be confirmatory, and were made by other code than
+    today's: they would be made again, and its record replaced."""
+    plan = load_plan(study)
+    if plan is None or study.name not in plan.frozen:
+        return
+    runs = list(_results(study.name))
+    if claim_status(study, plan, [run.model_dump() for run in runs]).name == "EXPLORATORY":
+        return
+    commits, remedies = resolve(study), Counter[str]()
+    for run in runs:
+        trained, executed = run.provenance["trained"], run.provenance["executed"]
+        keys = trained["training_digest"], executed["measuring_digest"]
+        remedy = "undo that edit"
+        if level := run.levels.get(CODE):
+            is_same = trained["code"] == commits.get(level)
+            remedy = f"`git branch --force {level} {trained['code'][:12]}` restores it"
+        else:
+            is_same = keys == (train_key(), measure_key())
+            if trained["clean"]:
+                remedy = f"`git checkout {trained['commit'][:12]} -- lib notebooks` restores it"
+        if not is_same:
+            remedies[remedy] += 1
+    if remedies:
+        ((remedy, _),) = remedies.most_common(1)
+        fault = f"{remedies.total()} runs under {study.plan} were made by other code than today's"
+        again = "--replace makes them again, and replaces the study's record"
+        raise ConfigError(f"code: {fault}: {remedy}; {again}")
+
+
+def _results(study: str) -> Iterator[RunResult]:
+    """Yield the results of a study's runs in `runs/`. A damaged one is made again."""
+    for path in listed(study_folder(study), "*/seed-*/result.json"):
+        with suppress(OSError, ValueError):
+            yield RunResult.model_validate(read_json(path))
+
+
 def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
     """Yield of each run of a study in `runs/` that began the hash of its plan, and its commit."""
     for folder in study_folder(study).glob("*/seed-*"):
@@ -108,8 +154,8 @@ def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
-    """Hash the content of a record's plan; count its runs, none where it is not whole; and return
-    the plan's file, if it stays."""
+    """Return the hash of a record's plan, how many runs it has (0 if the record is damaged), and
+    the plan's file."""
     with suppress(OSError, UserError):
         file = record.folder / "plan.yaml"
         was = Plan.content_hash(read_yaml(file)) if file.is_file() else None
@@ -119,8 +165,8 @@ def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
 
 
 def _require_equal_texts(study: Study) -> None:
-    """Raise ConfigError where tokenizers part one source into other texts, as characters part
-    documents otherwise than byte pairs do; and for arms that differ in their text's name alone."""
+    """Raise ConfigError if arms read one text under two names, or if tokenizers split one source in
+    different ways (characters split documents in another way than byte pairs do)."""
     first, configs = dict[str, CorpusConfig](), dict[str, str]()
     for arm in study.arms():
         content = arm.config.model_dump(exclude={"machine"})
@@ -140,7 +186,7 @@ def _require_equal_texts(study: Study) -> None:
 
 @contextmanager
 def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
-    """Go on after a UserError, and keep what it says."""
+    """Collect a UserError of the block as a fault, and go on."""
     try:
         yield
     except UserError as error:
@@ -148,26 +194,26 @@ def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
 
 
 def _require_tasks(study: Study) -> None:
-    """Raise ConfigError for stock tasks that cannot be asked of some arm, and for a measure of the
-    plan that none of them gives."""
+    """Raise ConfigError if a stock task cannot be evaluated for some arm, or does not give a
+    measure that the plan tests."""
     if not study.evaluation.tasks:
         return
     if not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
-    # Seconds, which other studies need not wait.
+    # Importing it takes seconds, which other studies need not wait.
     from lib.train.lm_eval import TokenLM, require_tasks
 
     plan = load_plan(study)
     tested = {*plan.primary_measures} & {*study.stock_measures} if plan else ()
     configs = {(a.config.corpus, a.config.model.block_size): a.config for a in study.arms()}
-    adapters = [TokenLM(_model(c), corpus_of(c.corpus)) for c in configs.values()]
+    adapters = [TokenLM(model_of(c), corpus_of(c.corpus)) for c in configs.values()]
     for said in require_tasks(study.evaluation, tested, adapters):
         print(f"warning: {said}")
 
 
 def _require_machine(study: Study, arm: Arm) -> None:
-    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the arm
-    were made on another kind of device."""
+    """Raise ConfigError if this machine lacks devices or memory for an arm, or if its runs were
+    made on another kind of device."""
     machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
     for path in folder.glob(f"{arm.id}/seed-*/result.json"):

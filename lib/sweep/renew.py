@@ -1,33 +1,31 @@
 """Execute 01, 03 and 04 of recorded studies again, by today's notebooks, from the raw tables.
 
-A record is laid out as runs in a folder of its own, where it is analysed and archived as a sweep
-does it. Only if every published number comes out equal, by its name, do the notebooks, figures and
-results that were made there replace those of the record. Nothing is trained, and the runs' own
-notebooks, results and raw tables stay as they are. So does 01 of runs that answered another suite
-than today's 01 makes: it describes the questions of these runs.
+A record's runs are unpacked to a temporary folder, then analysed and archived there, as in a sweep.
+If every published number comes out equal, by its name, the new notebooks, figures and results
+replace those of the record. Nothing is trained: the runs' own notebooks, results and raw tables
+stay as they are. So does 01 if the runs answered another suite than today's 01 makes: it describes
+the questions of these runs.
 """
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lib.config.environment import cores, environment
+from lib.config.environment import cores
 from lib.config.errors import UserError
 from lib.config.files import sha256, write_text
-from lib.config.paths import OUTPUT, ROOT, listed, output_root, result_file
+from lib.config.paths import ROOT, listed, output_root, result_file
 from lib.record.archive import MANIFEST, README, SHARED, Record, executed_at, sums_of
 from lib.record.verify import Report, differing
 from lib.results import status_of
-from lib.sweep.code import execute_in
+from lib.sweep.code import execute_in, run_module
 
 
 def renew(studies: list[str]) -> int:
-    """Renew the records of some studies, and say of each in a line what was compared and what
-    differs. Return the exit status: 1 if a record was kept as it was."""
+    """Renew the records of some studies; print a line for each: what was compared, what differs.
+    Return the exit status: 1 if a record was kept as it was."""
     faulty = 0
     with ThreadPoolExecutor(cores()) as pool:  # of threads: each waits for processes of its own
         for report, suites in pool.map(renew_record, map(Record, studies)):
@@ -49,8 +47,8 @@ def renew(studies: list[str]) -> int:
 
 
 def renew_record(record: Record) -> tuple[Report, list[str]]:
-    """Make a record's notebooks of the whole study again, and replace them if nothing differs. Also
-    return the suites that the runs answered and 01 no longer makes, because of which it stays."""
+    """Execute a record's notebooks again, and replace them if nothing differs. Also return the
+    suites that the runs answered and 01 no longer makes, because of which 01 stays."""
     report, suites = Report(record.study), list[str]()
     with tempfile.TemporaryDirectory(prefix="renew-") as folder:
         try:
@@ -67,7 +65,7 @@ def renew_record(record: Record) -> tuple[Report, list[str]]:
 
 
 def made_again(record: Record, folder: Path) -> Record:
-    """Analyse and archive a record's runs in a folder; return the record that this gives there."""
+    """Analyse and archive a record's runs in a folder; return the new record."""
     runs = folder / "runs" / record.study
     for name in ("data", "params"):
         (folder / name).symlink_to(output_root() / name)
@@ -76,16 +74,12 @@ def made_again(record: Record, folder: Path) -> Record:
         shutil.copyfile(path, runs / path.relative_to(record.folder))
     for notebook in SHARED:
         execute_in(ROOT, str(folder), notebook, record.study)
-    command = [sys.executable, "-m", "lib.record.archive", record.study]
-    variables = environment(PYTHONPATH=str(ROOT), **{OUTPUT: str(folder)})
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    run_module(ROOT, str(folder), "lib.record.archive", record.study)
     return Record(record.study, folder / "papers" / record.paper.name)
 
 
 def changed_files(record: Record, again: Record) -> Iterator[str]:
-    """Yield files of runs that are not as they were, and figures that are no longer drawn."""
+    """Yield each file of a run that changed, and each figure that is no longer drawn."""
     for path in listed(record.raw, "*/seed-*/*"):
         other = again.raw / path.relative_to(record.raw)
         if not other.is_file() or sha256(other) != sha256(path):
@@ -98,9 +92,8 @@ def changed_files(record: Record, again: Record) -> Iterator[str]:
 
 
 def replace(record: Record, again: Record, kept: list[str]) -> None:
-    """Take notebooks of the whole study but those that are kept, figures that lie here, and results
-    from a new record; and say in the README of the record at which commit the kept were executed.
-    """
+    """Copy the study's notebooks but those in `kept`, its figures and results from a new record
+    into the old one, whose README then says at which commit the kept ones were executed."""
     (record.folder / MANIFEST).unlink(missing_ok=True)  # there is none until all is here
     drawn = result_file("04_figures", record.study).name
     for name, path in record.files.items():

@@ -1,5 +1,5 @@
-"""What a sweep says at its end of a study: its arms and what they measured, the verdict on its
-plan, and where to read more."""
+"""What a sweep prints of a study at its end: a table of its arms, the verdict on its plan, and
+where to read more."""
 
 import sys
 import textwrap
@@ -23,7 +23,7 @@ from lib.stats.runs import available_measures, main_measures, tidy
 from lib.stats.tables import cautions, contrast_overview, in_markdown, means
 
 WIDTH = 28
-"""Characters that a measure takes."""
+"""Width of a measure's column, in characters."""
 EFFECTS = "; then each factor over all levels of the others, and (×) how one depends on another"
 
 
@@ -67,7 +67,7 @@ def summarise(study: Study) -> None:
 
 
 def _table(parts: list[pd.DataFrame], measures: list[str]) -> Table:
-    """Lay out tables of texts under one another; none is cut, as a long name goes on below."""
+    """Return one table of several, one below another. Long names are wrapped, never cut."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column(overflow="fold")
     for name in measures:

@@ -1,8 +1,7 @@
 """Run studies: what is stale and why, one Snakemake call, one line of progress.
 
-A plain rerun continues whatever was stopped, however it was. A result counts only where it was made
-by this code, from this corpus, under these parameters: it says itself what it was made with. No
-file's time of change decides anything.
+The same command continues whatever was stopped. A result counts only if it was made by this code,
+from this corpus, with these parameters, as the result itself says. Times of files decide nothing.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from lib.config import files, paths
 from lib.config.claim import claim_status, load_plan
-from lib.config.environment import PARENT
+from lib.config.environment import PARENT, environment
 from lib.config.errors import TIME_UP, UserError
 from lib.config.files import sha256
 from lib.config.paths import ROOT, RUNS, executed_notebook, relative, result_file
@@ -34,27 +33,38 @@ from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
 from lib.sweep import estimate
-from lib.sweep.code import copy_code, write_commits
+from lib.sweep.code import copy_code, run_module, with_commits, write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
 from lib.sweep.preflight import load_and_check
 from lib.sweep.summary import summarise
 
 LONG = 600.0
-"""Seconds: a sweep that takes longer is checked by one of five steps first."""
+"""Seconds. Before a longer sweep, one of five steps checks that everything works."""
 LOCK_TRIES = 50
-"""How often an earlier sweep that is ending is looked for: ten times a second."""
+"""How often it tries for the lock, ten times a second: an earlier sweep may be ending."""
 CANCEL_TIMEOUT = 60.0
-"""Seconds that an ended sweep is given to cancel its jobs on a cluster."""
-_MEASURED = "measured anew from its weights"
-_EXPLORES = "what runs now will not be confirmatory"
+"""Seconds in which Snakemake may cancel its jobs on a cluster."""
+_MEASURED = "measured again from its weights"
+_EXPLORES = "it will not be confirmatory"
 _MEASURING = (
-    *("study", "arm", "baseline", "levels", "variant", "setting", "tasks_hash", "study_hash"),
-    *("measuring code", "corpus.source", "evaluation.items_per_task", "evaluation.tasks"),
-    *("evaluation.shots", "evaluation.include_path"),
+    "study",
+    "arm",
+    "baseline",
+    "levels",
+    "variant",
+    "setting",
+    "tasks_hash",
+    "study_hash",
+    "measuring code",
+    "corpus.source",
+    "evaluation.items_per_task",
+    "evaluation.tasks",
+    "evaluation.shots",
+    "evaluation.include_path",
 )
-"""What leaves weights as they are: a difference in anything else trains a run anew."""
+"""Fields that do not change weights. If any other one differs, a run is trained again."""
 Runs = dict[Path, tuple[Study, Arm, int]]
-"""Runs by their results."""
+"""A result's path → its run: study, arm and seed."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +88,20 @@ class Sweep:
 
 
 def run_sweep(sweep: Sweep) -> int:
-    """Run studies; return the exit status. Raises UserError for all that would stop them later."""
-    studies = load_and_check(sweep.studies, sweep.is_local, not sweep.dry_run)
+    """Run studies; return the exit status. Raises UserError for anything that would stop them
+    later."""
+    studies = load_and_check(
+        sweep.studies,
+        is_local=sweep.is_local,
+        executes=not sweep.dry_run,
+        replaces=sweep.replace,
+    )
+    studies = [with_commits(study) for study in studies]
     if sweep.dry_run:
         return make(studies, sweep, None)
     with only_sweep() as log:
-        studies = [write_commits(study) for study in studies]
+        for study in studies:
+            write_commits(study)
         if status := make(studies, sweep, log):
             return status
     for study in studies:
@@ -95,18 +113,16 @@ def run_sweep(sweep: Sweep) -> int:
 
 
 def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
-    """Have Snakemake make what is missing or stale, by a copy of the code, and say what is; without
-    a log, say only what it would make. Return its exit status. Raises UserError where a sweep of
-    five steps fails, and for code that is edited just now."""
+    """Print what is missing or stale, and have Snakemake make it with a copy of the code; return
+    its exit status. Without a log, only print what it would make. Raises UserError if a sweep of
+    five steps fails, or if the code was edited since this process began."""
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
     gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or estimate.side_by_side(studies) if sweep.is_local else None)
-    # A user's profiles are given as words; of this one's variables none is another word.
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("SNAKEMAKE_")}
     if log is None:
         command = snakemake_command(ROOT, studies, sweep, stale, jobs)
-        return subprocess.run([*command, "--dry-run"], env=environment).returncode
+        return subprocess.run([*command, "--dry-run"], env=environment()).returncode
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
     later = made_later(studies, due, stale)
     if not (due or later or sweep.flags or sweep.replace):
@@ -118,13 +134,12 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     is_long = sweep.is_local and estimate.seconds_of(due.values()) / (jobs or 1) > LONG
     if is_long and paths.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    environment |= {GPUS: ";".join(gpus), "PYTHONPATH": str(copy)}
-    environment[paths.OUTPUT] = str(paths.output_root())
+    told = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
     if sweep.is_local:
-        environment[PARENT] = str(os.getpid())
+        told[PARENT] = str(os.getpid())
     snakemake = subprocess.Popen(
         command,
-        env=environment,
+        env=environment(PYTHONPATH=str(copy), **told),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -149,11 +164,11 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
 
 @contextlib.contextmanager
 def only_sweep() -> Iterator[IO[bytes]]:
-    """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
-    that the lock holds until the last of them has ended, also when the sweep itself was killed.
-    Without flock a file stands for the sweep alone.
+    """Lock the log while the sweep runs, and yield it. All processes of the sweep inherit the log,
+    so the lock holds until the last of them ends, even if the sweep itself was killed. Without
+    flock, the lock is a file, and is the sweep's alone.
 
-    Raises UserError naming the other sweep.
+    Raises UserError, naming the other sweep, if one is running.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
     with (log := RUNS / "sweep.log").open("ab") as file, contextlib.ExitStack() as held:
@@ -182,8 +197,8 @@ def only_sweep() -> Iterator[IO[bytes]]:
 def snakemake_command(
     code: Path, studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
 ) -> list[str]:
-    """Write the call of Snakemake that makes what is missing and these stale results, by the code
-    in a folder."""
+    """Return the command by which Snakemake makes what is missing or stale, with the code in a
+    folder."""
     command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
@@ -199,16 +214,15 @@ def snakemake_command(
 
 
 def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
-    """Sweep through 02, 03 and 04 with two arms, two seeds and five steps, in a temporary folder,
-    before hours are spent. Raises UserError where that fails."""
+    """Run 02, 03 and 04 of two arms, two seeds and five steps in a temporary folder, before hours
+    are spent. Raises UserError if that fails."""
     print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
-    command = [sys.executable, "-m", "lib.sweep.cli", *studies, "--until", "figures"]
-    command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
+    jobs = ["--jobs", str(sweep.jobs)] if sweep.jobs else []
     with apart(map(estimate.shortened, studies.values())) as folder:
-        variables = os.environ | {paths.OUTPUT: folder}
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
+        try:
+            run_module(ROOT, folder, "lib.sweep.cli", *studies, "--until", "figures", *jobs)
+        except UserError as error:
+            raise UserError(f"a sweep of five steps failed: {error}") from None
 
 
 def runs_of(studies: list[Study]) -> Runs:
@@ -222,33 +236,33 @@ def runs_of(studies: list[Study]) -> Runs:
 
 
 def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> dict[Path, str]:
-    """List what is made beside these runs, in order, each with what it is called while it is made:
-    what is missing or stale, and what is made from something that is made again."""
+    """Return what is due after the runs in `due`, in order, each with its name for the progress
+    bar: what is missing or stale, and what is made from something that is made again."""
     made = dict[Path, str]()
-
-    def add(path: Path, word: str, again: bool) -> bool:
-        if again or path in stale or not path.is_file():
-            made[path] = word
-        return path in made
-
-    papers = dict[Path, bool]()
+    papers = set[Path]()
     for study in studies:
-        data, analysis, figures = (result_file(name, study.name) for name in SHARED)
-        has_data = add(data, "data", again=False)
-        again = add(analysis, "analysis", any(study is of for of, *_ in due.values()))
-        again = add(figures, "figures", again)
-        again = add(archived_file(study.name), "record", again or has_data)
+        again = False
+        has_runs = any(study is of for of, *_ in due.values())
+        for path, word in {
+            result_file("01_data", study.name): "data",
+            result_file("03_analysis", study.name): "analysis",
+            result_file("04_figures", study.name): "figures",
+            archived_file(study.name): "record",
+        }.items():
+            again |= path in stale or not path.is_file() or (has_runs and word == "analysis")
+            if again:
+                made[path] = word
         paper = RUNS / f"paper-{study.paper}.txt"
-        papers[paper] = papers.get(paper, False) or again
-    for paper, again in papers.items():
-        add(paper, "paper", again)
-    add(RUNS / "site.txt", "pages", bool(made))
-    return made
+        if again or not paper.is_file():
+            papers.add(paper)
+    made |= dict.fromkeys(sorted(papers), "paper")
+    site = RUNS / "site.txt"
+    return made | ({site: "pages"} if made or not site.is_file() else {})
 
 
 def find_stale(studies: list[Study]) -> dict[Path, str]:
-    """Find each result that is there and does not count, with the reason and with what will be
-    done about it. Raises CorpusError."""
+    """Return each result that does not count, with the reason and what will be done about it.
+    Raises CorpusError."""
     reasons = {path: why_stale(*run) for path, run in runs_of(studies).items() if path.is_file()}
     for study in studies:
         is_settled = not any(reasons.get(path, "missing") for path in runs_of([study]))
@@ -262,27 +276,37 @@ def find_stale(studies: list[Study]) -> dict[Path, str]:
 
 
 def why_stale(study: Study, arm: Arm, seed: int) -> str:
-    """Say why the result of a run does not count, naming the field with its new and its old value,
-    and what will be done about it; "" for one that counts."""
+    """Return why a run's result does not count (the field, its new and its old value) and what will
+    be done about it; "" if it counts."""
     file = result_file("02_train", study.name, arm.id, seed)
     corpus, commit = estimate.corpus_of(arm.config.corpus), study.commit_of(arm)
-    wanted = identity_fields(study, arm, seed)
-    wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
-    wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
+    wanted = {
+        **identity_fields(study, arm, seed),
+        "corpus": corpus.sha256,
+        "tokenizer": corpus.tokenizer.sha256,
+        "code": commit,
+        "training code": train_key(),
+        "measuring code": measure_key(),
+    }
     try:
         result = RunResult.model_validate(files.read_json(file))
-        trained, was = result.provenance["trained"], result.model_dump(include={*wanted})
-        was |= {name: trained.get(name) for name in ("seed", "code")}
-        was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
-        was["training code"] = trained["training_digest"]
-        was["measuring code"] = result.provenance["executed"]["measuring_digest"]
+        trained, executed = result.provenance["trained"], result.provenance["executed"]
+        was = {
+            **result.model_dump(include={*wanted}),
+            "seed": trained.get("seed"),
+            "corpus": trained["corpus_sha256"],
+            "tokenizer": trained.get("tokenizer_sha256"),
+            "code": trained.get("code"),
+            "training code": wanted["training code"] if commit else trained["training_digest"],
+            "measuring code": wanted["measuring code"] if commit else executed["measuring_digest"],
+        }
     except (ValueError, LookupError, TypeError, AttributeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
     # A field that came later is one that an arm's own code may lack.
     was = _flat(RunConfig().model_dump()) | _flat(was.pop("config")) | was
     for name, value in (_flat(wanted.pop("config")) | wanted).items():
         if was.get(name) != value:
-            remedy = _MEASURED if name in _MEASURING else "trained anew"
+            remedy = _MEASURED if name in _MEASURING else "trained again"
             return f"{name} is {_short(value)} and was {_short(was.get(name))}: {remedy}"
     has_suite = result.status == "completed" and arm.config.evaluation.items_per_task != 0
     if has_suite and result.suite_hash is None and has_harness():
@@ -303,13 +327,13 @@ def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """Write a value for a message; of a hash its beginning will do."""
+    """Write a value for a message, and only the first digits of a hash."""
     return value[:12] if isinstance(value, str) and len(value) >= 40 else repr(value)
 
 
 def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
-    """Say why a notebook of the whole study is to be executed again. While runs are due, other
-    results are no reason: it follows them anyway."""
+    """Return why a notebook of the whole study must be executed again, or "". While runs are due,
+    changed results are no reason: it is executed after them anyway."""
     stamp = status_of(executed_notebook(name, study.name))
     if stamp["status"] != "completed":
         return f"its notebook is {stamp['status']}: executed again"
@@ -322,12 +346,17 @@ def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
 
 
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
-    """Say what will not be confirmatory though a plan names it, which records stay, and what is
-    stale and why."""
+    """Print which planned studies will not be confirmatory, which records stay, and what is stale
+    and why."""
     for study in studies:
         plan = load_plan(study)
-        claim = claim_status(study, plan)
         frozen = plan.frozen.get(study.name) if plan else None
+        kept = [path for path in runs_of([study]) if path.is_file() and path not in stale]
+        # Of the runs that are due, and of those that stay.
+        for runs in ([], [files.read_json(path) for path in kept]):
+            claim = claim_status(study, plan, runs)
+            if claim.reasons:
+                break
         if plan and study.name in plan.confirmatory and claim.reasons:
             print(f"{claim}: {_EXPLORES}")
         elif frozen and frozen.committed_code and git_state()["clean"] is not True:
@@ -339,8 +368,8 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
 
 
 def _set_clocks_back(studies: Iterable[Study]) -> None:
-    """Give files whose clock was ahead the present time: Snakemake fails a job whose output is
-    older than its input."""
+    """Set the times of files that are in the future to now, because Snakemake fails a job whose
+    output is older than its input."""
     files = [path for study in studies for path in paths.study_folder(study.name).rglob("*.json")]
     for path in [*files, *RUNS.glob("*.txt"), *RUNS.glob("*/archived.txt")]:
         if path.stat().st_mtime > time.time():
@@ -354,22 +383,22 @@ def follow(
     total: int,
     hours: float | None,
 ) -> bool:
-    """Show how far a sweep is until it ends; False where its time ends first. The bar counts all
-    that is made, and the words the runs: `due` of the `total`, the others were done before. The
-    time left is what a step took until now, times the steps that are left."""
+    """Show the progress of a sweep until it ends; return False if its time is up first. The bar
+    counts everything that is made. The words count runs: `due` of the `total` were not done before.
+    The time left is the mean time of a step so far, times the steps that are left."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
     columns = BarColumn(), TextColumn("{task.description}")
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar, start, last = progress.add_task("", total=total + len(later)), time.monotonic(), ""
     steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old, todo = _results([*due, *later]), sum(steps.values()) - _steps_made(due)
+    old, todo = _written([*due, *later]), sum(steps.values()) - _steps_made(due)
     with progress:
         while True:
             status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            made = [p for p, file in _results([*due, *later]).items() if file != old.get(p)]
+            made = [p for p, when in _written([*due, *later]).items() if when != old.get(p)]
             rest = due.keys() - made
             line = f"{total - len(rest)}/{total} runs"
             if not rest and (next_ := [word for p, word in later.items() if p not in made]):
@@ -389,14 +418,13 @@ def follow(
     return True
 
 
-def _results(paths: Iterable[Path]) -> dict[Path, int]:
-    """Tell of each result that is there what tells it from the one before: the number of its
-    file."""
-    return {path: path.stat().st_ino for path in paths if path.is_file()}
+def _written(paths: Iterable[Path]) -> dict[Path, int]:
+    """Return when each result that is there was written."""
+    return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
 
 
 def _steps_made(paths: Iterable[Path]) -> int:
-    """Count the steps that runs without a result have made."""
+    """Return how many steps unfinished runs have made."""
     made = 0
     for path in paths:
         if not path.is_file():
@@ -406,7 +434,8 @@ def _steps_made(paths: Iterable[Path]) -> int:
 
 
 def print_failures(log: Path) -> None:
-    """Say what failed and why, by what jobs said in the log; else how the log ends."""
+    """Print what failed and why: the errors of jobs in the log, or else its last line. Raises
+    UserError if the disk is full."""
     disk = os.statvfs(RUNS)
     if disk.f_bavail * disk.f_frsize < 10**6 or disk.f_favail == 0 < disk.f_files:  # inodes
         raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")

@@ -375,13 +375,19 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen):
 
 
 @pytest.mark.parametrize(
-    "place", ["runs/trial/none/seed-1/provenance.json", "papers/one/results/trial.json"]
+    ("place", "named"),
+    [
+        ("runs/trial/none/seed-1/provenance.json", "runs/trial/none/seed-1/provenance.json"),
+        ("papers/one/results/trial.json", "papers/one/results/trial.json"),
+        ("papers/one/record/trial/plan.yaml", "papers/one/record/trial"),
+    ],
 )
-def test_a_plan_whose_study_has_run_is_frozen_no_more(place, frozen):
+def test_a_plan_whose_study_has_run_is_frozen_no_more(place, named, frozen, monkeypatch):
     """Frozen again after a look at results, it would draw seeds until some pleased."""
     (frozen.top / place).parent.mkdir(parents=True)
     (frozen.top / place).write_text("{}", "utf-8")
-    with pytest.raises(UserError, match="trial has run: write a new plan"):
+    monkeypatch.setattr("lib.config.paths.output_root", lambda: frozen.top)
+    with pytest.raises(UserError, match=rf"trial has run \({named}\): write a new plan"):
         frozen.freeze()
 
 

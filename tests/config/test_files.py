@@ -114,7 +114,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("error", ["", "ENOSYS", "ENOTSUP", "ENOLCK"])
+@pytest.mark.parametrize("error", ["", "ENOTSUP"])
 def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monkeypatch, capsys):
     """With flock and without, as on Lustre; then what a killed process leaves does not count."""
 
@@ -133,7 +133,7 @@ def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monke
     with files.locked(path):
         other = threading.Thread(target=wait, daemon=True)
         other.start()
-        other.join(1.5)
+        other.join(1.1)
         order.append("first")
     other.join(10)
     assert order == ["first", "second"]
@@ -150,13 +150,8 @@ def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
     assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
 
 
-LARGE = b"[1]" + b" " * 100_000
-"""Longer than is read in the test."""
-
-
-@pytest.mark.parametrize("content", [b"", b'{"a": [1,', b"\xff", b"[" * 100_000, LARGE])
-def test_damaged_json_is_named(content, tmp_path, monkeypatch):
-    monkeypatch.setattr("lib.config.files.MAX_JSON", 100_000)
+@pytest.mark.parametrize("content", [b"", b'{"a": [1,', b"\xff", b"[" * 100_000])
+def test_damaged_json_is_named(content, tmp_path):
     (tmp_path / "n.json").write_bytes(content)
     with pytest.raises(UserError, match=r"^n\.json cannot be read; restore it, or delete it$"):
         read_json(tmp_path / "n.json")
@@ -228,6 +223,8 @@ def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
         ({"a/b/cpu.max": "50000 100000", "a/memory.max": "5", "memory.max": "9"}, 1, 5),
         ({"a/cpu.max": "1600000 100000", "a/b/memory.max": "9" * 15}, 8, 4096 * 10**6),
         ({"memory/memory.limit_in_bytes": "1000"}, 8, 1000),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8, 4096 * 10**6),
+        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 2, 4096 * 10**6),
     ],
 )
 def test_cores_and_memory_are_those_of_the_container(files, cores, memory, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import subprocess
 
 import pytest
 
@@ -10,6 +12,7 @@ from lib.config.files import read_json
 from lib.config.plan import PLANS, Plan, read_plan
 from lib.config.study import Study, load_study
 from tests.config.samples import BOUND, FAMILY, PLAN, STUDY, TEXT
+from tests.conftest import refused
 
 PUBLISHED = read_json(PLANS / "published.json")["plans"]
 WITHIN = {"says": "…", "test": ["layernorm", "none", "loss"], "equivalent_within": 0.1}
@@ -124,6 +127,21 @@ def test_a_plan_edited_after_its_runs_has_other_seeds(change, parameters):
     frozen |= change.pop("frozen", {})
     parameters.plan(frozen={"trial": frozen}, **change)
     assert not set(before) & set(load_study("trial").seeds)
+
+
+def test_a_plan_that_was_deleted_can_be_restored(parameters):
+    parameters.plan()
+    parameters.study()
+    parameters.commit()
+    (parameters.plans / "plän.yaml").unlink()
+    for _ in range(2):  # at first not committed
+        fault = refused(load_study, "trial")
+        assert fault.startswith("trial.yaml: plan: there is no params/plans/plän.yaml")
+        (command,) = re.findall("`(.*)` restores it$", fault)
+        subprocess.run(command, cwd=parameters.top, shell=True, check=True)
+        assert "seeds: are drawn" in refused(load_study, "trial")  # as it is not frozen
+        (parameters.plans / "plän.yaml").unlink()
+        parameters.commit()
 
 
 @pytest.mark.parametrize(

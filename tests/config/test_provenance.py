@@ -190,41 +190,42 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
         assert state() == found
 
 
-HOSTILE = (
-    "PYTHONSTARTUP PYTHONOPTIMIZE PYTHONPYCACHEPREFIX PYTHONIOENCODING PYTHONHOME PYTHONHASHSEED"
-    " MATPLOTLIBRC MPLCONFIGDIR MPLBACKEND GIT_DIR GIT_CONFIG_COUNT JUPYTER_CONFIG_PATH IPYTHONDIR"
-    " JPY_PARENT_PID BASH_ENV FORCE_COLOR COLUMNS SNAKEMAKE_PROFILE RANK WORLD_SIZE PET_NNODES"
-)
-NUMERIC = (
-    "MKL_CBWR OMP_DYNAMIC GOMP_SPINCOUNT KMP_AFFINITY ONEDNN_MAX_CPU_ISA DNNL_DEFAULT_FPMATH_MODE"
-    " ATEN_CPU_CAPABILITY NVIDIA_TF32_OVERRIDE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCHDYNAMO_DISABLE"
-    " PYTORCH_JIT OPENBLAS_CORETYPE NPY_DISABLE_CPU_FEATURES CUBLASLT_LOG_LEVEL CUDA_FORCE_PTX_JIT"
-    " MALLOC_PERTURB_ LD_PRELOAD LD_AUDIT"
-)
-REACHES = (
-    "NVIDIA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_MPS_LOG_DIRECTORY PYTORCH_CUDA_ALLOC_CONF"
-    " TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR SLURM_JOB_ID HF_HOME HSA_PATH LANG SSH_AUTH_SOCK"
-)
+HOSTILE = [
+    "PYTHONSTARTUP", "PYTHONOPTIMIZE", "PYTHONPYCACHEPREFIX", "PYTHONIOENCODING", "PYTHONHOME",
+    "PYTHONHASHSEED", "MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND", "GIT_DIR",
+    "GIT_CONFIG_COUNT", "JUPYTER_CONFIG_PATH", "IPYTHONDIR", "JPY_PARENT_PID", "BASH_ENV",
+    "FORCE_COLOR", "COLUMNS", "SNAKEMAKE_PROFILE", "RANK", "WORLD_SIZE", "PET_NNODES",
+]  # fmt: skip
+NUMERIC = [
+    "MKL_CBWR", "OMP_DYNAMIC", "GOMP_SPINCOUNT", "KMP_AFFINITY", "ONEDNN_MAX_CPU_ISA",
+    "DNNL_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCHDYNAMO_DISABLE", "PYTORCH_JIT",
+    "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "CUBLASLT_LOG_LEVEL", "CUDA_FORCE_PTX_JIT",
+    "MALLOC_PERTURB_", "LD_PRELOAD", "LD_AUDIT",
+]  # fmt: skip
+REACHES = [
+    "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MPS_LOG_DIRECTORY",
+    "PYTORCH_CUDA_ALLOC_CONF", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "SLURM_JOB_ID",
+    "HF_HOME", "HSA_PATH", "LANG", "SSH_AUTH_SOCK",
+]  # fmt: skip
 
 
 def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(monkeypatch, tmp_path):
     asked = {"https_proxy": "http://proxy", "SSL_CERT_FILE": "/cert", "CUDA_VISIBLE_DEVICES": "1",
              "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring", "TRITON_INTERPRET": "0",
              "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # fmt: skip
-    asked |= dict.fromkeys(REACHES.split(), "1")
+    asked |= dict.fromkeys(REACHES, "1")
     fixed = {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": str(ROOT)}
-    hostile = dict.fromkeys(
-        [*HOSTILE.split(), *NUMERIC.split(), "CUBLAS_WORKSPACE_CONFIG", "LC_ALL"], "1"
-    )
+    hostile = dict.fromkeys([*HOSTILE, *NUMERIC, "CUBLAS_WORKSPACE_CONFIG", "LC_ALL"], "1")
     monkeypatch.setattr(os, "environ", hostile | asked | {"HOME": "/root"})
     found = environment.environment(STUDY_OUTPUT="x")
     assert found.items() >= (asked | fixed | {"HOME": "/root", "STUDY_OUTPUT": "x"}).items()
-    assert found.keys() & {*HOSTILE.split(), *NUMERIC.split()} == set()
+    assert found.keys() & {*HOSTILE, *NUMERIC} == set()
     assert (found["CUBLAS_WORKSPACE_CONFIG"], found["LC_ALL"]) == (":4096:8", "C.UTF-8")
     hashed = provenance.digest("/opt/lib")[:12]  # no machine's folders
     told = {"LD_LIBRARY_PATH": hashed, "NCCL_ALGO": "Ring", "TRITON_INTERPRET": "0",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # fmt: skip
-    numeric = dict.fromkeys([*NUMERIC.split(), "CUBLAS_WORKSPACE_CONFIG"], "1")
+    numeric = dict.fromkeys([*NUMERIC, "CUBLAS_WORKSPACE_CONFIG"], "1")
     assert environment.variables() == told | numeric
     monkeypatch.setattr(os, "environ", found)
     assert environment.variables() == told

@@ -11,6 +11,7 @@ import pytest
 from lib.config.paths import ROOT
 from lib.record.verify import NOT_HERE
 from lib.sweep import cli
+from lib.sweep.code import EditedError
 from lib.sweep.sweep import Sweep
 
 
@@ -36,6 +37,24 @@ def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
     assert cli.main(words.split()) == 0
     assert asked == [sweep]
     assert sweep.is_local == ("--profile" not in words)
+
+
+def test_a_sweep_whose_code_is_edited_as_it_starts_is_started_again(monkeypatch, capsys):
+    """Twice; then it says so, as somebody, or a program, is still at work there."""
+
+    def sweep(_):
+        raise EditedError("lib was edited; give it once more")
+
+    def execv(_, words):
+        monkeypatch.setattr("sys.orig_argv", words)
+        cli.main(words[3:])
+
+    monkeypatch.setattr("lib.sweep.sweep.run_sweep", sweep)
+    monkeypatch.setattr("os.execv", execv)
+    execv("python", ["python", "-m", "lib.sweep.cli", "smoke"])
+    out, error = capsys.readouterr()
+    assert out == "lib or notebooks were edited just now; starting again\n" * 2
+    assert error == "error: lib was edited; give it once more\n"
 
 
 def test_studies_are_known_where_parameters_are_yet_to_be_copied_to(tmp_path, monkeypatch):

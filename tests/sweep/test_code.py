@@ -10,6 +10,7 @@ from lib.config.files import read_json
 from lib.config.paths import ROOT
 from lib.config.provenance import git, hash_code, require_unedited
 from lib.config.study import Study
+from lib.sweep import sweep
 from lib.sweep.code import copy_code, execute_in, require_as_asked, resolve, tree_of
 from tests.conftest import TINY, Tree, refused, run_git
 
@@ -51,6 +52,17 @@ def test_a_level_is_the_commit_that_it_names(checkout):
     assert resolve(Study.model_validate(TINY | {"name": "t", "seeds": [0]})) == {}
 
 
+def test_a_dry_run_asks_which_commits_levels_are_now(checkout, tmp_path, monkeypatch):
+    """As the sweep does, which trains again where a branch has moved on."""
+    study, told = design("main").model_copy(update={"commits": {"main": "0" * 40}}), []
+    monkeypatch.setattr(sweep, "load_and_check", lambda *_, **__: [study])
+    monkeypatch.setattr(sweep, "make", lambda studies, *_: told.extend(studies) or 0)
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path / "runs")
+    assert sweep.run_sweep(sweep.Sweep(["t"], dry_run=True)) == 0
+    assert [study.commits for study in told] == [{"main": checkout["main"]}]
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("level", "said"),
     [
@@ -86,14 +98,6 @@ def test_a_name_of_two_commits_is_refused_with_both(refs, level, commit, checkou
     other = "try/it" if level == "try/it" else "gone"
     assert checkout["main"][:12] in said
     assert checkout[other][:12] in said
-
-
-def test_a_branch_that_is_called_like_another_commit_is_refused(checkout, tmp_path):
-    level = checkout["try/it"][:7]
-    run_git(tmp_path, "update-ref", f"refs/heads/{level}", checkout["main"])
-    assert f"branch {checkout['main'][:12]}, hash {checkout['try/it'][:12]}" in refused(
-        resolve, design(level)
-    )
 
 
 def test_worktrees_of_others_stay_and_a_deleted_one_is_made_again(checkout, tmp_path, monkeypatch):

@@ -139,17 +139,17 @@ def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study
 def test_a_run_holds_a_gpu_that_no_other_has(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "RUNS", tmp_path)
     monkeypatch.delenv(module.GPUS, raising=False)
-    with module._own_gpu() as none:
+    with module.own_gpu() as none:
         assert none is None
     monkeypatch.setenv(module.GPUS, "3;4,5")
     waited = []
 
     def wait():
-        with module._own_gpu() as gpu:
+        with module.own_gpu() as gpu:
             waited.append(gpu)
 
-    with module._own_gpu() as first:
-        with module._own_gpu() as second:
+    with module.own_gpu() as first:
+        with module.own_gpu() as second:
             assert [first, second] == ["3", "4,5"]
             waiting = threading.Thread(target=wait, daemon=True)
             waiting.start()

@@ -35,25 +35,15 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "fault"),
-    [
-        ("../out", "x", "'../out' leads out of it"),
-        ("/tmp/out", "x", "'/tmp/out' leads out of it"),
-        ("a/../../out", "x", "'a/../../out' leads out of it"),
-        ("inside", "xx", "it holds more than 1 bytes"),
-        (None, "PK no zip", "File is not a zip file"),
-    ],
-)
-def test_a_zip_that_is_not_safe_leaves_nothing(tmp_path, monkeypatch, name, content, fault):
-    monkeypatch.setattr("lib.sweep.kaggle.MAX_BYTES", 1)
+def test_a_zip_leaves_nothing_outside_its_folder(tmp_path):
     file = tmp_path / "x.zip"
-    file.write_text(content)
-    if name:
-        with zipfile.ZipFile(file, "w") as packed:
-            packed.writestr(name, content)
-    assert refused(kaggle.unpack, file, tmp_path / "folder") == f"x.zip cannot be unpacked: {fault}"
-    assert [*tmp_path.iterdir()] == [file]
+    with zipfile.ZipFile(file, "w") as content:
+        for name in ("../out", "a/../../out", f"{tmp_path}/out"):
+            content.writestr(name, "x")
+    kaggle.unpack(file, tmp_path / "folder")
+    assert {*tmp_path.iterdir()} == {file, tmp_path / "folder"}
+    file.write_text("PK no zip")
+    assert refused(kaggle.unpack, file, tmp_path / "folder").startswith("x.zip cannot be unpacked")
 
 
 @pytest.fixture(scope="session")

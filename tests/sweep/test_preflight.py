@@ -15,6 +15,7 @@ from statsmodels.stats.power import TTestPower
 from torch.nn import functional as F
 
 from lib.config.errors import UserError
+from lib.config.files import write_json
 from lib.config.plan import Plan
 from lib.config.schema import RunConfig
 from lib.config.study import Study, load_study
@@ -22,12 +23,18 @@ from lib.data.suite import INSTALL
 from lib.sweep import estimate as estimating
 from lib.sweep import preflight
 from lib.sweep.estimate import Size, estimate, memory, power, shortened, size_of
-from lib.sweep.preflight import load_and_check, require_as_frozen, require_same_plan
+from lib.sweep.preflight import (
+    load_and_check,
+    require_as_frozen,
+    require_same_code,
+    require_same_plan,
+)
 from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters
 from lib.train.optim import optimizer_groups
-from tests.config.samples import PLAN, STUDY, Parameters
+from tests.config.samples import PLAN, STUDY, SUITE, TEXT, Parameters
 from tests.conftest import TINY, refused
+from tests.samples import sample_runs
 from tests.stats.decay import decay_study
 from tests.train.samples import own_task
 
@@ -214,12 +221,9 @@ def delete_runs(here):
             edit_what_is_recorded_without_git,
             "plän.yaml changed after 3 runs (made under HASH): `cp papers/one/record/trial/plan.y",
         ),
-        (
-            name_none,
-            "3 runs were made under plän.yaml (HASH): write `plan: plän.yaml` in params/tr",
-        ),
-        (name_none_any_more, "none is named, and 3 runs were made under one (HASH): `git checkout"),
-        (name_another, "3 runs were made under plän.yaml (HASH): write `plan: plän.yaml` in para"),
+        (name_none, "the plan changed after 3 runs (made under HASH): write `plan: plän.yaml` in"),
+        (name_none_any_more, "the plan changed after 3 runs (made under HASH): `git checkout "),
+        (name_another, "other.yaml changed after 3 runs (made under HASH): write `plan: plän.yaml"),
         (rename_and_edit, "q.yaml changed after 3 runs (made under HASH): `git show 'HEAD:params"),
         (rename, ""),
         (deviate, ""),
@@ -260,6 +264,52 @@ def test_parameters_that_changed_after_a_confirmatory_study_stop_a_sweep(changes
     assert "are not those that plän.yaml froze" in refused(require_as_frozen, load_study("trial"))
     made.git("checkout", "-q", "params/trial.yaml")
     require_as_frozen(load_study("trial"))
+
+
+@pytest.mark.parametrize(
+    ("trained", "executed", "said"),
+    [
+        ({}, {}, ""),
+        ({"training_digest": "3" * 64}, {}, "`git checkout COMMIT -- lib notebooks` restores it"),
+        ({}, {"measuring_digest": "3" * 64}, "`git checkout COMMIT -- lib notebooks` restores it"),
+        ({"training_digest": "3" * 64, "clean": False}, {}, ""),  # exploratory
+        ({"training_digest": "3" * 64, "clean": None}, {}, "undo that edit"),  # unverified
+    ],
+)
+def test_code_that_changed_after_a_confirmatory_study_stops_a_sweep(
+    trained, executed, said, made, monkeypatch
+):
+    """Everything would be trained again, and the record replaced."""
+    monkeypatch.setattr(preflight, "study_folder", lambda name: made.top / "runs" / name)
+    monkeypatch.setattr(preflight, "train_key", lambda: "1" * 64)
+    monkeypatch.setattr(preflight, "measure_key", lambda: "2" * 64)
+    study = load_study("trial")
+    for run in sample_runs(
+        study, dict.fromkeys(["none", "layernorm"], dict.fromkeys(study.seeds, 1))
+    ):
+        content = run.model_dump() | {"corpus_sha256": TEXT, "suite_hash": SUITE}
+        by = {"commit": made.made_at, "clean": True}
+        content["provenance"]["trained"] |= by | trained
+        content["provenance"]["executed"] |= by | executed
+        write_json(made.top / f"runs/trial/{run.arm}/seed-{run.seed}/result.json", content)
+    if not said:
+        require_same_code(study)
+        return
+    fault = refused(require_same_code, study)
+    assert fault.startswith("code: 6 runs under plän.yaml were made by other code than today's: ")
+    assert f": {said.replace('COMMIT', made.made_at[:12])}; --replace makes them again" in fault
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_other_code_is_asked_for_by_replace(replaces, monkeypatch):
+    def require_same_code(study):
+        raise UserError("made by other code")
+
+    monkeypatch.setattr(preflight, "require_same_code", require_same_code)
+    if replaces:
+        load_and_check(["smoke"], replaces=True)
+        return
+    assert refused(load_and_check, ["smoke"]) == "smoke.yaml: made by other code"
 
 
 def test_a_plan_that_is_named_after_runs_without_one_stops_a_sweep(made):
@@ -373,7 +423,10 @@ WHOLE = [
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"positions": "rotary"}, {"qk_norm": True}, {"mlp_ratio": 2}, {"n_layer": 1}),
+        {"positions": "rotary"},
+        {"qk_norm": True},
+        {"mlp_ratio": 2},
+        {"n_layer": 1},
         *({"precision": name} | fields for name in ("fp32", "bf16") for fields in WHOLE),
     ],
     ids=str,
