@@ -22,7 +22,7 @@ from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
 from lib.config.schema import CorpusConfig, digest
 from lib.data import split
-from lib.data.split import PARTS
+from lib.data.split import PARTS, Lengths
 from lib.data.tokens import Characters, CorpusError, Ids, Tokenized, Tokenizer, pieces, tokenize
 
 if TYPE_CHECKING:  # importing it takes a second
@@ -50,6 +50,9 @@ class Corpus:
     int64. Choices are made here."""
     test: Tensor
     """The other half, likewise. Results are reported here."""
+    ends: dict[str, Lengths]
+    """Where the files end in train, dev and test: no window goes on from one file to the next. One
+    text ends once in each part, and so do documents, over which windows go on."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -80,6 +83,25 @@ class Corpus:
         return torch.cat((self.dev, self.test))
 
     @property
+    def heldout_texts(self) -> list[Tensor]:
+        """Dev and test as they are scored: file by file, and anything else as one text."""
+        if not self.whole.lengths:
+            return [self.heldout]
+        return [
+            text
+            for ids, ends in ((self.dev, self.ends["dev"]), (self.test, self.ends["test"]))
+            for text in ids.tensor_split(ends[:-1].tolist())
+        ]
+
+    @property
+    def predictions(self) -> tuple[Tensor, Tensor]:
+        """Dev and test as pairs of neighbours, (n,) each: what stands before, and what is
+        predicted."""
+        texts = self.heldout_texts
+        before = torch.cat([text[:-1] for text in texts])
+        return before, torch.cat([text[1:] for text in texts])
+
+    @property
     def training_text(self) -> str:
         """The training part, whatever fraction is trained on; "" where it is too long to be
         searched."""
@@ -105,11 +127,15 @@ class Corpus:
     def require_length(self, block_size: int) -> None:
         """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
         for part in PARTS:
-            length = len(getattr(self, part))
+            length = np.diff(self.ends[part], prepend=0).max(initial=0)
             if length <= block_size:
+                of, remedy = "", "give a longer text"
+                if self.whole.lengths:
+                    of = " of its longest file"
+                    remedy = "give longer ones, or corpus.tokenizer bytes, which goes on over files"
                 raise CorpusError(
-                    f"{self.name}: too short: the {part} part has {length} {self.unit} and "
-                    f"model.block_size {block_size} needs {block_size + 1}; give a longer text"
+                    f"{self.name}: too short: the {part} part has {length} {self.unit}{of} and "
+                    f"model.block_size {block_size} needs {block_size + 1}; {remedy}"
                 )
 
 
@@ -210,11 +236,15 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
         parts = {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
         return parts, held_out
 
-    return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
+    return _cut(config, name, key, tokenize(name, key, config.tokenizer, read, has_documents=False))
 
 
 def _in_characters(
-    parts: dict[str, list[tuple[str, str]]], n_characters: int, held_out: str
+    parts: dict[str, list[tuple[str, str]]],
+    n_characters: int,
+    held_out: str,
+    *,
+    are_files: bool = False,
 ) -> Tokenized:
     """Encode the texts of each part by characters, one after the other. `parts` has them behind the
     names of their files. Raises CorpusError for a symbol that training never sees."""
@@ -228,7 +258,10 @@ def _in_characters(
                 f"training: only the held-out part of {file} has it; remove it, or take bytes"
             )
     ids = {part: characters.encode(text) for part, text in texts.items()}
-    return Tokenized(characters, ids, n_characters, False, held_out)
+    lengths = {}
+    if are_files:
+        lengths = {part: [len(text) for _, text in of] for part, of in parts.items()}
+    return Tokenized(characters, ids, n_characters, False, held_out, lengths)
 
 
 # ---- documents
@@ -265,9 +298,9 @@ def _document_files(path: Path) -> list[Path]:
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     """Split documents, or, read in characters, the texts of a folder: see `lib.data.split`.
 
-    In characters each part is one text, with a blank line after each document or file. No question
-    of the suite reaches over it. Windows do, in training and in evaluation, as they reach from one
-    document to the next: there, characters are predicted from another file.
+    In characters a blank line ends each document or file. No question of the suite reaches over
+    it, and no window reaches from one file to another. From one document to the next windows go on,
+    whatever the tokenizer: many are shorter than a window.
     """
     name = path.name
     are_files = _kind(files[0]) == "text"
@@ -277,6 +310,10 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         for file in files
     }
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
+
+    def source(file: str) -> str:
+        return str(Path(file).parent) if are_files else file
+
     if config.tokenizer == "characters":
         names = []
         texts = []
@@ -287,13 +324,15 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         if n < 20:
             raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
         of_parts, held_out = split.split_texts(texts, are_documents=not are_files)
+        tested = [source(names[i]) for part in ("dev", "test") for i in of_parts[part]]
+        held_out += _but_none_of(map(source, names), tested)
         parts = {}
         for part, of in of_parts.items():
             own = [names[i] for i in of]
             most = MAX_MEASURED if part != "train" else 3 * n  # which is more than all
             measured = split.measured(list(of.values()), own, most)
             parts[part] = [(own[i], f"{text}\n\n") for i, text in measured.items()]
-        whole = _in_characters(parts, n, held_out)
+        whole = _in_characters(parts, n, held_out, are_files=are_files)
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
     def read(folder: Path) -> "tuple[dict[str, Dataset], str]":
@@ -305,16 +344,26 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         if n < split.FEWEST:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
         parts = {part: rows.select(places) for part, places in split.parts_of(n).items()}
+        tested = []
         for part in ("dev", "test"):
-            sources = parts[part]["file"]
-            if are_files:  # a folder of texts is one source
-                sources = [str(Path(file).parent) for file in sources]
+            sources = [*map(source, parts[part]["file"])]
+            tested += sources
             kept = split.measured(parts[part]["text"], sources, MAX_MEASURED)
             parts[part] = Dataset.from_dict({"text": list(kept.values())})
         lengths = pc.utf8_length(rows.data.column("text")).to_numpy()
-        return parts, split.documents_held_out(lengths)
+        held_out = split.documents_held_out(lengths)
+        names = pc.unique(rows.data.column("file")).to_pylist()
+        return parts, held_out + _but_none_of(map(source, names), tested)
 
-    return _cut(config, name, key, tokenize(name, key, config.tokenizer, True, read))
+    return _cut(config, name, key, tokenize(name, key, config.tokenizer, read, has_documents=True))
+
+
+def _but_none_of(sources: Iterable[str], tested: Iterable[str]) -> str:
+    """Return in words of which sources (a file of documents, a folder of texts) nothing is held
+    out: they have too few documents."""
+    missing = sorted({*sources}.difference(tested))
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return f", none of {', '.join(missing[:3])}{more}" if missing else ""
 
 
 def _text_hash(file: Path) -> str:
@@ -391,24 +440,61 @@ def _on_disk(documents: Iterator[tuple[str, str]], folder: Path) -> "Dataset":
 
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
-    """Cut a tokenized corpus to what a run reads: dev and test to the tokens that end within their
-    first `MAX_MEASURED` characters."""
-    train = whole.parts["train"][: int(config.fraction * len(whole.parts["train"]))]
+    """Cut a tokenized corpus to what a run reads: the training part to the beginning of each file,
+    dev and test to the tokens that end within their first `MAX_MEASURED` characters."""
+    lengths = whole.lengths or {part: [len(ids)] for part, ids in whole.parts.items()}
+    ends = {part: np.cumsum(of, dtype=np.int64) for part, of in lengths.items()}
+    train = whole.parts["train"]
+    kept = [int(config.fraction * length) for length in lengths["train"]]
+    if config.fraction < 1 and whole.lengths:
+        texts = zip(np.split(train, ends["train"][:-1]), kept, strict=True)
+        train = np.concatenate([text[:n] for text, n in texts])
+    train = train[: sum(kept)]
+    ends["train"] = np.cumsum(kept, dtype=np.int64)
     heldout = []
     for part in ("dev", "test"):
         # A character is written in four bytes at the most, and the end of a document adds a token.
         ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
-        ends = whole.tokenizer.characters[ids].cumsum()
-        n = np.searchsorted(ends, MAX_MEASURED, side="right")
+        characters = whole.tokenizer.characters[ids].cumsum()
+        n = np.searchsorted(characters, MAX_MEASURED, side="right")
         heldout.append(torch.from_numpy(ids[:n]))
-    return Corpus(name, key, whole, train, *heldout)
+        ends[part] = ends[part].clip(max=n)
+    dev, test = heldout
+    return Corpus(name, key, whole, train, dev, test, ends)
+
+
+# ---- windows
+
+
+def windows_before(ends: Lengths, block_size: int) -> Lengths:
+    """Count the windows of `block_size` and its targets that lie in one file, up to the end of each
+    file, (files,). `ends` are those of a part."""
+    return (np.diff(ends, prepend=0) - block_size).clip(min=0).cumsum()
+
+
+def window_starts(ends: Lengths, block_size: int, numbers: Lengths) -> Lengths:
+    """Return where the windows with these numbers start, of all that `windows_before` counts."""
+    before = windows_before(ends, block_size)
+    file = np.searchsorted(before, numbers, side="right")
+    # The last window of a file starts `block_size` + 1 before its end.
+    return ends[file] - block_size - (before[file] - numbers)
 
 
 def sample_batch(
-    ids: Ids, batch_size: int, block_size: int, generator: torch.Generator
+    ids: Ids, ends: Lengths, batch_size: int, block_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw random windows of ids (n,); return inputs and next tokens, both (B, T)."""
-    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
+    """Draw random windows of a part's ids (n,), each within one of the files that end at `ends`;
+    return inputs and next tokens, both (B, T)."""
+    n = int(windows_before(ends, block_size)[-1])
+    drawn = torch.randint(n, (batch_size,), generator=generator).numpy()
+    starts = window_starts(ends, block_size, drawn)
     windows = np.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     batch = torch.from_numpy(windows.astype(np.int64))
     return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+
+def evenly_spaced_windows(ids: Tensor, ends: Lengths, n: int, block_size: int) -> Tensor:
+    """Join `n` windows, evenly spaced over all of a part's, into (n, T + 1)."""
+    last = windows_before(ends, block_size)[-1] - 1
+    starts = window_starts(ends, block_size, np.linspace(0, last, n).astype(np.int64))
+    return torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])

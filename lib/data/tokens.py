@@ -189,7 +189,7 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT = 10
+_FORMAT = 11
 _BATCH = 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], tuple[dict[str, "Dataset"], str]]
@@ -215,9 +215,14 @@ class Tokenized(NamedTuple):
     """Whether a token ends each document; else it is one text."""
     held_out: str
     """What is held out, in words."""
+    lengths: dict[str, list[int]]
+    """How much of each part each file has, of a folder that is read in characters: no window goes
+    on from one file to the next. Empty for one text, and for documents."""
 
 
-def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Reader) -> Tokenized:
+def tokenize(
+    name: str, key: str, tokenizer: str, read: Reader, *, has_documents: bool
+) -> Tokenized:
     """Find the ids of a corpus below `data/tokens/`, or write them. What is there counts if it was
     made of the same texts (`key`), tokenizer and format, and is as it was written; else all of it
     is written anew.
@@ -242,7 +247,7 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
             write_json(folder / "index.json", index | {"digest": _digest(folder, made_of, index)})
     parts: dict[str, Ids] = {p.stem: np.memmap(p, "<u4", "r") for p in folder.glob("*.bin")}
     pairs = BytePairs(index["tokenizer"], tokenizer)
-    return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"])
+    return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"], {})
 
 
 def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path) -> Json:

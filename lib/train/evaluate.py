@@ -7,7 +7,7 @@ and logits. Then the LM-Eval harness asks its tasks.
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +28,9 @@ from lib.config.provenance import measure_files, require_unedited
 from lib.config.study import Arm, Study
 from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
-from lib.data.text import Corpus
+from lib.data.text import Corpus, evenly_spaced_windows
 from lib.data.tokens import TOKEN_CLASSES, token_class
 from lib.train.calibration import Tempering, calibrate
-from lib.train.diagnostics import evenly_spaced_windows
 from lib.train.machine import execution_environment
 from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
@@ -62,40 +61,45 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Scores:
-    """Predictions for a text of N characters; the first has no context, which leaves N - 1."""
+    """N predictions for some texts: of every character but the first of each, which has no
+    context."""
 
     columns: dict[str, Array]
     """What `per_character` says, and embedding_norm, the L2 norm of the vector that enters block 1;
-    (N - 1,) each."""
+    (N,) each."""
     confidence: Array
-    """Probability of the most likely character; (N - 1,)."""
+    """Probability of the most likely character; (N,)."""
     largest_logit: Array
-    """(N - 1,)"""
+    """(N,)"""
     sampled_logits: Array
     """Of evenly spaced predictions; (at most `SAMPLED_POSITIONS`, V)."""
+    ends: list[int]
+    """How many predictions there are up to the end of each text."""
 
 
 @torch.no_grad()
-def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None = None) -> Scores:
-    """Score every character of `ids` (N,) but the first, in adjacent windows of `block_size`.
+def score(
+    model: GPT, texts: Sequence[Tensor], batch_size: int, tempering: Tempering | None = None
+) -> Scores:
+    """Score every character of each of `texts` (n,) but its first, in adjacent windows of
+    `block_size`, which begin anew with each text.
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
-    and the first of a window from one; the last window may be shorter. What is on the device stays
-    there to the end, so that the host waits once, and for the fit of `tempering`.
+    and the first of a window from one; the last window of a text may be shorter. What is on the
+    device stays there to the end, so that the host waits once, and for the fit of `tempering`.
     """
     device = model.transformer.wte.weight.device
-    ids = ids.to(device)
-    block_size, n = model.config.block_size, len(ids) - 1
+    ends = np.cumsum([len(text) - 1 for text in texts]).tolist()
+    n = ends[-1]
     sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
-    n_full = n // block_size * block_size
-    inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
-    if n_full < n:
-        inputs.append(ids[None, n_full:n])
+    block_size = model.config.block_size
+    batches = [
+        batch for text in texts for batch in _batches(text.to(device), batch_size, block_size)
+    ]
     columns: dict[str, list[Tensor]] = defaultdict(list)
     start, samples = 0, []
-    for x in inputs:  # (B, T)
+    for x, targets in batches:  # (B, T), (B · T,)
         hidden = model.hidden(x).flatten(0, 1)
-        targets = ids[start + 1 : start + 1 + len(hidden)]
         for logits, target in model.logits_in_parts(hidden, targets):
             in_part = sampled[(sampled >= start) & (sampled < start + len(logits))] - start
             samples.append(logits[in_part.to(device)])
@@ -111,18 +115,31 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
         columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
-    return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy())
+    return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy(), ends)
+
+
+def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the adjacent windows of a text (n,), some at a time: inputs (B, T), and what follows
+    each, (B · T,). The last window may be shorter, and comes alone."""
+    inputs, targets = text[:-1], text[1:]
+    whole = len(inputs) // block_size * block_size
+    for start in range(0, whole, batch_size * block_size):
+        end = min(start + batch_size * block_size, whole)
+        yield inputs[start:end].view(-1, block_size), targets[start:end]
+    if whole < len(inputs):
+        yield inputs[None, whole:], targets[whole:]
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
-    """Return the mean loss per length of context, over all whole windows that were scored.
+    """Return the mean loss per length of context, over all windows of `block_size` that were
+    scored.
 
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
     """
-    nll = scores.columns["nll"]
-    windows = len(nll) // block_size
-    losses = nll[: windows * block_size].reshape(windows, block_size)
+    texts = np.split(scores.columns["nll"], scores.ends[:-1])
+    whole = [text[: len(text) // block_size * block_size] for text in texts]
+    losses = np.concatenate(whole).reshape(-1, block_size)
     context = np.arange(1, block_size + 1)
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
@@ -137,10 +154,9 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def inference_throughput(model: GPT, ids: Tensor, batch_size: int) -> float:
-    """Return characters per second of forward passes over `batch_size` full windows, by the median
+def inference_throughput(model: GPT, windows: Tensor) -> float:
+    """Return characters per second of forward passes over windows (B, T + 1), by the median
     pass."""
-    windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)
     windows = windows.to(model.transformer.wte.weight.device)
     targets, seconds = windows[:, 1:].flatten(), []
     for _ in range(1 + 5):  # the first pass warms up
@@ -225,8 +241,10 @@ def measure(run: Trainer) -> Measurement:
     model, block_size = run.model, config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        tempering = Tempering(model.logits_in_parts, len(corpus.dev) - 1)
-        scores = score(model, corpus.heldout, batch_size, tempering)
+        n_dev = len(corpus.dev) - len(corpus.ends["dev"])  # the first of a text is not predicted
+        tempering = Tempering(model.logits_in_parts, n_dev)
+        scores = score(model, corpus.heldout_texts, batch_size, tempering)
+        before, predicted = corpus.predictions
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
     with result.timed("calibration"):
@@ -236,15 +254,16 @@ def measure(run: Trainer) -> Measurement:
         )
         columns = dict(scores.columns)
         if corpus.unit == "tokens":
-            columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
-        result.raw["windows"] = results.window_table(columns, tempering.n_dev, block_size)
+            columns["characters"] = corpus.tokenizer.characters[predicted.numpy()]
+        result.raw["windows"] = results.window_table(columns, n_dev, block_size)
     with result.timed("diagnostics"):
         norms = scores.columns["embedding_norm"]
-        classes = norm_by_token_class(corpus, corpus.heldout[:-1], norms)
+        classes = norm_by_token_class(corpus, before, norms)
         result.tables["token_classes"] = classes
         result.tables["logits"] = logit_quantiles(scores)
-        alone = inference_throughput(model, corpus.heldout, batch_size=1)
-        batched = inference_throughput(model, corpus.heldout, batch_size)
+        dev = (corpus.dev, corpus.ends["dev"])
+        alone = inference_throughput(model, evenly_spaced_windows(*dev, 1, block_size))
+        batched = inference_throughput(model, evenly_spaced_windows(*dev, batch_size, block_size))
         result.throughput["inference_tokens_per_second_batch_1"] = alone
         result.throughput["inference_tokens_per_second"] = batched
     ask_tasks(result, run)

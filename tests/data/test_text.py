@@ -10,6 +10,7 @@ import threading
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -48,7 +49,7 @@ def test_a_known_text_is_drawn_as_in_published_runs(shakespeare, source, sha256,
     assert (len(corpus.train), len(corpus.dev), len(corpus.test)) == lengths
     stream, batches = torch.Generator().manual_seed(0), hashlib.sha256()
     for _ in range(10):
-        for part in sample_batch(corpus.train, 16, 128, stream):
+        for part in sample_batch(corpus.train, corpus.ends["train"], 16, 128, stream):
             batches.update(part.numpy().tobytes())
     assert batches.hexdigest() == drawn
 
@@ -348,7 +349,7 @@ def seeded(seed):
 
 def test_a_batch_holds_windows_and_the_characters_that_follow():
     ids = torch.arange(100).numpy()
-    inputs, targets = sample_batch(ids, 64, 8, seeded(0))
+    inputs, targets = sample_batch(ids, np.array([len(ids)]), 64, 8, seeded(0))
     assert inputs.shape == targets.shape == (64, 8)
     assert inputs.equal(inputs[:, :1] + torch.arange(8))
     assert targets.equal(inputs + 1)
@@ -360,7 +361,7 @@ def test_windows_start_wherever_they_and_their_targets_fit(length, block_size):
     ids = torch.arange(length).numpy()
     if block_size >= length:
         with pytest.raises(RuntimeError):
-            sample_batch(ids, 1, block_size, seeded(0))
+            sample_batch(ids, np.array([len(ids)]), 1, block_size, seeded(0))
         return
-    inputs, _ = sample_batch(ids, 1000, block_size, seeded(0))
+    inputs, _ = sample_batch(ids, np.array([len(ids)]), 1000, block_size, seeded(0))
     assert sorted(set(inputs[:, 0].tolist())) == [*range(length - block_size)]

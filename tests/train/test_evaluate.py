@@ -41,7 +41,7 @@ ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
 
 def measure(n):
     tempering = Tempering(model.logits_in_parts, 32)
-    scores = score(model, ids[:n + 1], n // 64, tempering)
+    scores = score(model, [ids[:n + 1]], n // 64, tempering)
     generator = np.random.default_rng(0)
     calibrate(scores.confidence, scores.columns['correct'], tempering, generator)
     logit_quantiles(scores)
@@ -62,10 +62,10 @@ print(measure(128), measure(1024))
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
 def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(model, corpus, length):
-    one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
+    one, many = (score(model, [corpus.heldout[:length]], size) for size in (1, 64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
-        few = score(model, corpus.heldout[:length], 64)
+        few = score(model, [corpus.heldout[:length]], 64)
     assert {len(column) for column in one.columns.values()} == {length - 1}
     for other in (many, few):
         for name in ("nll", "brier", "embedding_norm"):
@@ -73,15 +73,38 @@ def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(mod
         np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
 
 
+def test_windows_begin_anew_with_each_text(model, corpus):
+    """Three texts, one shorter than a window, against a forward pass for each window."""
+    texts = [corpus.heldout[:40], corpus.heldout[500:507], corpus.heldout[900:949]]
+    expected, whole, inputs = [], [], []
+    for text in texts:
+        for start in range(0, len(text) - 1, 16):
+            x, y = text[start : start + 16][: len(text) - 1 - start], text[start + 1 : start + 17]
+            log = model(x[None])[0].detach().double().log_softmax(dim=-1)
+            expected += (-log[torch.arange(len(y)), y]).tolist()
+            whole += [expected[-16:]] * (len(x) == 16)
+            inputs.append(x)
+    scores = score(model, texts, 2)
+    assert scores.ends == [39, 45, 93]
+    np.testing.assert_allclose(scores.columns["nll"], expected, rtol=1e-5)
+    norms = model.transformer.wte.weight[torch.cat(inputs)]
+    norms = norms + model.transformer.wpe.weight[torch.cat([torch.arange(len(x)) for x in inputs])]
+    of = scores.columns["embedding_norm"]
+    np.testing.assert_allclose(of, norms.norm(dim=-1).detach(), rtol=1e-5)
+    positions = evaluate.loss_by_position(scores, 16)["position_loss"]
+    assert len(whole) == 5
+    np.testing.assert_allclose(positions, np.mean(whole, axis=0), rtol=1e-5)
+
+
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
     model = make_model(corpus, block_size=48)
     text = corpus.heldout[: 4 * 48 + 1]
-    positions = evaluate.loss_by_position(score(model, text, 4), 48)
+    positions = evaluate.loss_by_position(score(model, [text], 4), 48)
     table = evaluate.length_table(positions).set_index("length")
     assert table.index.tolist() == [16, 32, 48]
     for length in table.index:
         windows = [text[i : i + length + 1] for i in range(0, 192, 48)]
-        cut = [score(model, window, 1).columns["nll"].mean() for window in windows]
+        cut = [score(model, [window], 1).columns["nll"].mean() for window in windows]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 
@@ -107,12 +130,12 @@ def test_logits_are_described_by_a_sample_and_the_largest_by_all(cap, corpus, mo
     with torch.no_grad():
         windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
         logits = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
-    table = evaluate.logit_quantiles(score(model, text, 2)).set_index("quantile")
+    table = evaluate.logit_quantiles(score(model, [text], 2)).set_index("quantile")
     sample = logits[[0, 43, 86]]  # the first, the middle and the last prediction
     expected = np.quantile(sample, [0.0, 0.25, 1.0])
     np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
     largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
     np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
     tempering = Tempering(model.logits_in_parts, 40)
-    nll = score(model, text, 2, tempering).columns["nll"]
+    nll = score(model, [text], 2, tempering).columns["nll"]
     assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)

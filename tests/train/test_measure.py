@@ -7,8 +7,9 @@ import pytest
 from lib.config.files import read_json
 from lib.config.metrics import MEASURES
 from lib.config.paths import run_folder
-from lib.config.schema import RunConfig
+from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Study
+from lib.data.describe import references
 from lib.data.suite import INSTALL
 from lib.data.text import load_corpus
 from lib.results import measures_of, read_raw
@@ -53,7 +54,7 @@ def asked(run, config):
 
 
 def test_everything_is_measured_and_timed(config, corpus, trained, measured):
-    scores, dev = score(trained.model, corpus.heldout, 64), len(corpus.dev) - 1
+    scores, dev = score(trained.model, [corpus.heldout], 64), len(corpus.dev) - 1
     of = scores.columns
     whole = of["nll"]
     for part, nll in (("", whole), ("_dev", whole[:dev]), ("_test", whole[dev:])):
@@ -93,6 +94,35 @@ def test_a_result_holds_every_measure(config, corpus, trained, measured, tmp_pat
     characters = len(corpus.decode(corpus.heldout[1:]))
     bits = result.measures["loss"] * (len(corpus.heldout) - 1) / math.log(2) / characters
     assert result.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
+
+
+def test_files_of_a_folder_are_measured_one_by_one(tmp_path):
+    """Dev and test are those of each file, of which the first character is not predicted."""
+    text = load_corpus(CorpusConfig(source="synthetic")).training_text
+    (tmp_path / "own").mkdir()
+    for i, length in enumerate((6_000, 9_000, 12_000)):
+        (tmp_path / "own" / f"{i}.txt").write_text(text[i * 20_000 :][:length], "utf-8")
+    content = TINY | {"corpus": {"source": str(tmp_path / "own")}}
+    config = change(RunConfig.model_validate(content), "evaluation", items_per_task=0)
+    corpus = load_corpus(config.corpus)
+    run = train(config, corpus, 0, tmp_path / "run")
+    measured = measure(run)
+    counts = np.bincount(corpus.train, minlength=corpus.vocab_size) + 1
+    unigram = -np.log(counts / counts.sum())
+    losses = {}
+    predicted = []
+    for part in ("dev", "test"):
+        texts = np.split(getattr(corpus, part), corpus.ends[part][:-1])
+        assert len(texts) == 3
+        losses[part] = [score(run.model, [of], 64).columns["nll"] for of in texts]
+        predicted += [of[1:].numpy() for of in texts]
+        perplexity = np.exp(np.concatenate(losses[part]).mean())
+        assert measured.measures[f"perplexity_{part}"] == pytest.approx(perplexity, rel=1e-6)
+    whole = np.concatenate(losses["dev"] + losses["test"])
+    assert measured.measures["loss"] == pytest.approx(whole.mean(), rel=1e-6)
+    assert measured.raw["windows"]["n"].sum() == len(whole) == len(corpus.heldout) - 6
+    unigram_loss = unigram[np.concatenate(predicted)].mean()
+    assert references(corpus, 16)["unigram_loss"] == pytest.approx(unigram_loss)
 
 
 def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path):
