@@ -5,7 +5,7 @@ depends only on what is read and its order: not on the tokenizer, the machine, o
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,20 +103,18 @@ def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
     return f"{n - len(train)} of {n} {what}, about every tenth ({share:.0%} of their text)"
 
 
-def measured(texts: Sequence[str], sources: Iterable[str], most: int) -> dict[int, str]:
-    """Share out `most` characters over texts, first over their sources, so that each is measured,
-    then over the texts of each; return number of a text → its beginning, up to a line end where it
-    is cut. Each takes a blank line more."""
-    wanted = np.array([len(text) + 2 for text in texts], np.int64)
-    names, of = np.unique(list(sources), return_inverse=True)
+def measured(lengths: Lengths, sources: Sequence[str], most: int) -> Lengths:
+    """Share out `most` characters over texts of these lengths, (n,), first over their sources, so
+    that each is measured, then over the texts of each; return how many of each are measured. Each
+    takes a blank line more."""
+    wanted = lengths + 2
+    names, of = np.unique(sources, return_inverse=True)
     totals = np.bincount(of, wanted, len(names)).astype(np.int64)
     given = np.zeros_like(wanted)
     for source, share in enumerate(_share_out(totals, most, _LEAST_OF_SOURCE).tolist()):
-        if share:
-            own = of == source
-            given[own] = _share_out(wanted[own], share, _LEAST_OF_TEXT)
-    kept = np.flatnonzero(given > 2).tolist()
-    return {i: _beginning(texts[i], int(given[i]) - 2) for i in kept}
+        own = of == source
+        given[own] = _share_out(wanted[own], share, _LEAST_OF_TEXT)
+    return (given - 2).clip(min=0)
 
 
 def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
@@ -133,7 +131,7 @@ def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
     return given
 
 
-def _beginning(text: str, length: int) -> str:
+def beginning(text: str, length: int) -> str:
     """Cut a text to `length` characters, or to the last line end in the second half of them."""
     if len(text) <= length:
         return text

@@ -10,9 +10,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +22,16 @@ from lib.config.paths import corpus_places, find, output_root, relative
 from lib.config.schema import CorpusConfig, digest
 from lib.data import split
 from lib.data.split import PARTS, Lengths
-from lib.data.tokens import Characters, CorpusError, Ids, Tokenized, Tokenizer, pieces, tokenize
-
-if TYPE_CHECKING:  # importing it takes a second
-    from datasets import Dataset
+from lib.data.tokens import (
+    Characters,
+    CorpusError,
+    Ids,
+    Texts,
+    Tokenized,
+    Tokenizer,
+    pieces,
+    tokenize,
+)
 
 __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
@@ -230,13 +235,11 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
         }
         return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
-    def read(_: Path) -> "tuple[dict[str, Dataset], str]":
-        from datasets import Dataset
+    def read() -> Iterator[tuple[str, str]]:
+        return ((part, piece) for part, of in texts.items() for piece in pieces(of))
 
-        parts = {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
-        return parts, held_out
-
-    return _cut(config, name, key, tokenize(name, key, config.tokenizer, read, has_documents=False))
+    whole = tokenize(name, key, config.tokenizer, lambda: (read, held_out), has_documents=False)
+    return _cut(config, name, key, whole)
 
 
 def _in_characters(
@@ -315,47 +318,58 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         return str(Path(file).parent) if are_files else file
 
     if config.tokenizer == "characters":
-        names = []
-        texts = []
-        for file, text in _read(named):
-            names.append(file)
-            texts.append(text)
-        n = sum(len(text) for text in texts)
+        documents = list(_read(named))
+        names = [file for file, _ in documents]
+        n = sum(len(text) for _, text in documents)
         if n < 20:
             raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
+        texts = [text for _, text in documents]
         of_parts, held_out = split.split_texts(texts, are_documents=not are_files)
         tested = [source(names[i]) for part in ("dev", "test") for i in of_parts[part]]
         held_out += _but_none_of(map(source, names), tested)
         parts = {}
         for part, of in of_parts.items():
             own = [names[i] for i in of]
-            most = MAX_MEASURED if part != "train" else 3 * n  # which is more than all
-            measured = split.measured(list(of.values()), own, most)
-            parts[part] = [(own[i], f"{text}\n\n") for i, text in measured.items()]
+            kept = np.array([len(text) for text in of.values()], np.int64)
+            if part != "train":
+                kept = split.measured(kept, own, MAX_MEASURED)
+            texts = map(split.beginning, of.values(), kept.tolist())
+            parts[part] = [
+                (file, f"{text}\n\n") for file, text in zip(own, texts, strict=True) if text
+            ]
         whole = _in_characters(parts, n, held_out, are_files=are_files)
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
-    def read(folder: Path) -> "tuple[dict[str, Dataset], str]":
-        import pyarrow.compute as pc
-        from datasets import Dataset
-
-        rows = _on_disk(_read(named), folder)
-        n = len(rows)
+    def prepare() -> tuple[Texts, str]:
+        sources = []
+        lengths = []
+        for file, text in _read(named):
+            sources.append(source(file))
+            lengths.append(len(text))
+        n = len(lengths)
         if n < split.FEWEST:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
-        parts = {part: rows.select(places) for part, places in split.parts_of(n).items()}
+        kept = np.array(lengths)
+        held_out = split.documents_held_out(kept)
+        part_of = ["train"] * n
         tested = []
         for part in ("dev", "test"):
-            sources = [*map(source, parts[part]["file"])]
-            tested += sources
-            kept = split.measured(parts[part]["text"], sources, MAX_MEASURED)
-            parts[part] = Dataset.from_dict({"text": list(kept.values())})
-        lengths = pc.utf8_length(rows.data.column("text")).to_numpy()
-        held_out = split.documents_held_out(lengths)
-        names = pc.unique(rows.data.column("file")).to_pylist()
-        return parts, held_out + _but_none_of(map(source, names), tested)
+            of = split.parts_of(n)[part]
+            own = [sources[i] for i in of]
+            tested += own
+            kept[of] = split.measured(kept[of], own, MAX_MEASURED)
+            for i in of:
+                part_of[i] = part
 
-    return _cut(config, name, key, tokenize(name, key, config.tokenizer, read, has_documents=True))
+        def read() -> Iterator[tuple[str, str]]:
+            for (_, text), part, length in zip(_read(named), part_of, kept.tolist(), strict=True):
+                if length:
+                    yield part, split.beginning(text, length)
+
+        return read, held_out + _but_none_of(sources, tested)
+
+    whole = tokenize(name, key, config.tokenizer, prepare, has_documents=True)
+    return _cut(config, name, key, whole)
 
 
 def _but_none_of(sources: Iterable[str], tested: Iterable[str]) -> str:
@@ -420,20 +434,6 @@ _READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "json": _lines,
     "parquet": _rows,
 }
-
-
-def _on_disk(documents: Iterator[tuple[str, str]], folder: Path) -> "Dataset":
-    """Write documents to a folder; return them as columns `file` and `text`, read from there."""
-    import pyarrow as pa
-    from datasets import Dataset
-
-    schema = pa.schema({"file": pa.string(), "text": pa.large_string()})
-    folder.mkdir()
-    file = str(folder / "documents.arrow")
-    with pa.OSFile(file, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        while batch := [*islice(documents, 1000)]:
-            writer.write_batch(pa.record_batch([*zip(*batch, strict=True)], schema))
-    return Dataset.from_file(file)
 
 
 # ---- ids
