@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field
 
 from lib.config.files import nan_to_none, read_json
@@ -283,18 +283,18 @@ def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**rounded.astype(np.float32).astype(np.float64))
 
 
-def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: int) -> pd.DataFrame:
-    """Sum per-character scores (N,) over windows of a multiple of `length` characters.
+def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
+    """Sum per-character scores over windows of a multiple of `length` characters.
 
-    Columns: start (of the window, counted in scores), n, the sum of each of `columns`, and test,
+    Columns: start (of the window, counted in scores), n, the sum of each column, and test,
     whether it lies in the test part: no window reaches over its first score, number `dev`.
     """
-    total = len(next(iter(columns.values())))
+    total = len(scores)
     size = length * math.ceil(total / length / MAX_WINDOWS)
     starts = np.array([*range(0, dev, size), *range(dev, total, size)])
     sums = {
-        name: np.add.reduceat(np.asarray(values, np.result_type(values, np.int64)), starts)
-        for name, values in columns.items()
+        name: np.add.reduceat(column.to_numpy(np.result_type(column, np.int64)), starts)
+        for name, column in scores.items()
     }
     n = np.diff(np.append(starts, total))
     return pd.DataFrame({"start": starts, "n": n, **sums, "test": starts >= dev})

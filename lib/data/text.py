@@ -333,9 +333,9 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
             kept = np.array([len(text) for text in of.values()], np.int64)
             if part != "train":
                 kept = split.measured(kept, own, MAX_MEASURED)
-            texts = map(split.beginning, of.values(), kept.tolist())
+            begun = map(split.beginning, of.values(), kept.tolist())
             parts[part] = [
-                (file, f"{text}\n\n") for file, text in zip(own, texts, strict=True) if text
+                (file, f"{text}\n\n") for file, text in zip(own, begun, strict=True) if text
             ]
         whole = _in_characters(parts, n, held_out, are_files=are_files)
         return _cut(config, name, digest([key, config.tokenizer]), whole)

@@ -1,7 +1,7 @@
 """Measure a trained model: all that a training notebook shows and a result keeps.
 
-One pass over held-out text scores every character: loss, accuracy, Brier score, calibration, norms
-and logits. Then the LM-Eval harness asks its tasks.
+One pass over held-out text scores every character: loss, accuracy, Brier score, calibration and
+norms. Then the LM-Eval harness asks its tasks.
 """
 
 import tempfile
@@ -36,8 +36,6 @@ from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
-SAMPLED_POSITIONS = 512
-"""Evenly spaced predictions whose logits are kept for quantiles."""
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -59,63 +57,36 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
     }
 
 
-@dataclass(frozen=True)
-class Scores:
-    """N predictions for some texts: of every character but the first of each, which has no
-    context."""
-
-    columns: dict[str, Array]
-    """What `per_character` says, and embedding_norm, the L2 norm of the vector that enters block 1;
-    (N,) each."""
-    confidence: Array
-    """Probability of the most likely character; (N,)."""
-    largest_logit: Array
-    """(N,)"""
-    sampled_logits: Array
-    """Of evenly spaced predictions; (at most `SAMPLED_POSITIONS`, V)."""
-    ends: list[int]
-    """How many predictions there are up to the end of each text."""
-
-
 @torch.no_grad()
 def score(
     model: GPT, texts: Sequence[Tensor], batch_size: int, tempering: Tempering | None = None
-) -> Scores:
+) -> pd.DataFrame:
     """Score every character of each of `texts` (n,) but its first, in adjacent windows of
-    `block_size`, which begin anew with each text.
+    `block_size`, which begin anew with each text. Return a row per prediction: what `per_character`
+    says, confidence (the probability of the most likely character), embedding_norm (the L2 norm of
+    the vector that enters block 1) and text (its number).
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
     and the first of a window from one; the last window of a text may be shorter. What is on the
     device stays there to the end, so that the host waits once, and for the fit of `tempering`.
     """
     device = model.transformer.wte.weight.device
-    ends = np.cumsum([len(text) - 1 for text in texts]).tolist()
-    n = ends[-1]
-    sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
-    block_size = model.config.block_size
-    batches = [
-        batch for text in texts for batch in _batches(text.to(device), batch_size, block_size)
-    ]
     columns: dict[str, list[Tensor]] = defaultdict(list)
-    start, samples = 0, []
-    for x, targets in batches:  # (B, T), (B · T,)
-        hidden = model.hidden(x).flatten(0, 1)
-        for logits, target in model.logits_in_parts(hidden, targets):
-            in_part = sampled[(sampled >= start) & (sampled < start + len(logits))] - start
-            samples.append(logits[in_part.to(device)])
-            start += len(logits)
-            top = logits.amax(dim=-1).double()
-            total = logits.double().logsumexp(dim=-1)
-            scored = {"confidence": (top - total).exp(), "largest_logit": top}
-            for name, column in (scored | per_character(logits, target)).items():
-                columns[name].append(column)
-        if tempering:
-            tempering.read(hidden, targets)
-        norms = model.transformer.embed(x).norm(dim=-1)
-        columns["embedding_norm"].append(norms.flatten().double())
+    for text in texts:
+        for x, targets in _batches(text.to(device), batch_size, model.config.block_size):
+            hidden = model.hidden(x).flatten(0, 1)  # x: (B, T), targets: (B · T,)
+            for logits, target in model.logits_in_parts(hidden, targets):
+                top = logits.amax(dim=-1).double()
+                columns["confidence"].append((top - logits.double().logsumexp(dim=-1)).exp())
+                for name, column in per_character(logits, target).items():
+                    columns[name].append(column)
+            if tempering:
+                tempering.read(hidden, targets)
+            norms = model.transformer.embed(x).norm(dim=-1)
+            columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
-    confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
-    return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy(), ends)
+    numbers = np.repeat(np.arange(len(texts)), [len(text) - 1 for text in texts])
+    return pd.DataFrame(joined | {"text": numbers})
 
 
 def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -130,16 +101,15 @@ def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[T
         yield inputs[None, whole:], targets[whole:]
 
 
-def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
+def loss_by_position(scores: pd.DataFrame, block_size: int) -> pd.DataFrame:
     """Return the mean loss per length of context, over all windows of `block_size` that were
     scored.
 
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
     """
-    texts = np.split(scores.columns["nll"], scores.ends[:-1])
-    whole = [text[: len(text) // block_size * block_size] for text in texts]
-    losses = np.concatenate(whole).reshape(-1, block_size)
+    whole = [nll[: len(nll) // block_size * block_size] for _, nll in scores.groupby("text")["nll"]]
+    losses = pd.concat(whole).to_numpy().reshape(-1, block_size)
     context = np.arange(1, block_size + 1)
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
@@ -179,16 +149,6 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
     return summary.assign(n=summary["n"].fillna(0).astype(int))
 
 
-def logit_quantiles(scores: Scores) -> pd.DataFrame:
-    """Return quantiles of the logits of a fixed sample of predictions, and of the largest logit of
-    every prediction."""
-    probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
-    table = pd.DataFrame({"quantile": probabilities})
-    table["logit"] = np.quantile(scores.sampled_logits, probabilities)
-    table["largest_logit"] = np.quantile(scores.largest_logit, probabilities)
-    return table
-
-
 @dataclass
 class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
@@ -197,7 +157,7 @@ class Measurement:
     """Exact on the same machine and versions; empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
+    """tasks, temperatures, lengths, token_classes; stock_tasks where they were asked."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What measures are computed from, and a result's files hold: see `lib.results`."""
     suite_hash: str | None = None
@@ -250,17 +210,15 @@ def measure(run: Trainer) -> Measurement:
     with result.timed("calibration"):
         generator = np.random.default_rng([run.provenance.seed, 0])
         calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
-            scores.confidence, scores.columns["correct"], tempering, generator
+            scores["confidence"].to_numpy(), scores["correct"].to_numpy(), tempering, generator
         )
-        columns = dict(scores.columns)
+        columns = scores.drop(columns=["confidence", "text"])
         if corpus.unit == "tokens":
             columns["characters"] = corpus.tokenizer.characters[predicted.numpy()]
         result.raw["windows"] = results.window_table(columns, n_dev, block_size)
     with result.timed("diagnostics"):
-        norms = scores.columns["embedding_norm"]
-        classes = norm_by_token_class(corpus, before, norms)
-        result.tables["token_classes"] = classes
-        result.tables["logits"] = logit_quantiles(scores)
+        norms = scores["embedding_norm"].to_numpy()
+        result.tables["token_classes"] = norm_by_token_class(corpus, before, norms)
         dev = (corpus.dev, corpus.ends["dev"])
         alone = inference_throughput(model, evenly_spaced_windows(*dev, 1, block_size))
         batched = inference_throughput(model, evenly_spaced_windows(*dev, batch_size, block_size))

@@ -358,8 +358,8 @@ class Trainer:
 
         # Note what a row of the trace needs.
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
-        total = torch.stack(torch._foreach_norm(moments, 1)).sum()
-        largest = torch.stack(torch._foreach_max(moments)).max()
+        total = get_total_norm(moments, 1)  # they are not negative
+        largest = get_total_norm(moments, math.inf)
         notes = [loss, norm, total, largest, skipped, diverged]
         return torch.stack([note.double() for note in notes])
 

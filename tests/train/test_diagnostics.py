@@ -30,9 +30,9 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
         assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
     singly = [score(model, [window], 1) for window in windows]
-    losses = [s.columns["nll"].mean() for s in singly]
+    losses = [s["nll"].mean() for s in singly]
     assert shot["dev_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    norms = [s.columns["embedding_norm"].mean() for s in singly]
+    norms = [s["embedding_norm"].mean() for s in singly]
     assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     x = model.transformer.embed(windows[:, :-1])
     assert shot["input_cosine"] == pytest.approx(mean_cosine(x.flatten(0, 1)).item(), rel=1e-6)

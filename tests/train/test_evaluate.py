@@ -8,7 +8,6 @@ import torch
 
 from lib.config.paths import ROOT
 from lib.train import evaluate
-from lib.train.calibration import Tempering
 from lib.train.evaluate import score
 from tests.train.samples import gpt, make_model
 
@@ -24,9 +23,9 @@ def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is(
     """All logits would take 40 MB, and calibration several times that; 2 MB are made at once."""
     code = """
 import resource, numpy as np, torch
-from lib.train import evaluate as evaluation, model as of_model
+from lib.train import model as of_model
 from lib.train.calibration import Tempering, calibrate
-from lib.train.evaluate import logit_quantiles, score
+from lib.train.evaluate import score
 from lib.train.machine import random_stream
 from lib.train.diagnostics import snapshot
 from lib.train.lm_eval import score_pairs
@@ -34,7 +33,6 @@ from lib.config.schema import ModelConfig
 
 torch.set_num_threads(1)
 of_model.LOGITS_AT_ONCE = 2**19
-evaluation.SAMPLED_POSITIONS = 64
 config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=64)
 model = of_model.GPT(config, 10_000, random_stream(0, "w"))
 ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
@@ -43,8 +41,8 @@ def measure(n):
     tempering = Tempering(model.logits_in_parts, 32)
     scores = score(model, [ids[:n + 1]], n // 64, tempering)
     generator = np.random.default_rng(0)
-    calibrate(scores.confidence, scores.columns['correct'], tempering, generator)
-    logit_quantiles(scores)
+    columns = (scores[name].to_numpy() for name in ('confidence', 'correct'))
+    calibrate(*columns, tempering, generator)
     windows = ids[:n].view(-1, 64)
     snapshot(model, windows)
     score_pairs(model, [([0], window) for window in windows.tolist()], n)
@@ -66,11 +64,10 @@ def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(mod
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
         few = score(model, [corpus.heldout[:length]], 64)
-    assert {len(column) for column in one.columns.values()} == {length - 1}
+    assert len(one) == length - 1
     for other in (many, few):
         for name in ("nll", "brier", "embedding_norm"):
-            np.testing.assert_allclose(one.columns[name], other.columns[name], atol=1e-5)
-        np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
+            np.testing.assert_allclose(one[name], other[name], atol=1e-5)
 
 
 def test_windows_begin_anew_with_each_text(model, corpus):
@@ -85,11 +82,11 @@ def test_windows_begin_anew_with_each_text(model, corpus):
             whole += [expected[-16:]] * (len(x) == 16)
             inputs.append(x)
     scores = score(model, texts, 2)
-    assert scores.ends == [39, 45, 93]
-    np.testing.assert_allclose(scores.columns["nll"], expected, rtol=1e-5)
+    assert scores.groupby("text").size().tolist() == [39, 6, 48]
+    np.testing.assert_allclose(scores["nll"], expected, rtol=1e-5)
     norms = model.transformer.wte.weight[torch.cat(inputs)]
     norms = norms + model.transformer.wpe.weight[torch.cat([torch.arange(len(x)) for x in inputs])]
-    of = scores.columns["embedding_norm"]
+    of = scores["embedding_norm"]
     np.testing.assert_allclose(of, norms.norm(dim=-1).detach(), rtol=1e-5)
     positions = evaluate.loss_by_position(scores, 16)["position_loss"]
     assert len(whole) == 5
@@ -104,7 +101,7 @@ def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
     assert table.index.tolist() == [16, 32, 48]
     for length in table.index:
         windows = [text[i : i + length + 1] for i in range(0, 192, 48)]
-        cut = [score(model, [window], 1).columns["nll"].mean() for window in windows]
+        cut = [score(model, [window], 1)["nll"].mean() for window in windows]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 
@@ -120,22 +117,3 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus):
     assert rows.loc["alphabetic", ["mean", "sd", "q25", "median", "q75"]].tolist() == described
     assert rows.loc["whitespace", "mean"] == 10.0
     assert rows.loc["numeric"].drop("n").isna().all()
-
-
-@pytest.mark.parametrize("cap", [None, 2.0])
-def test_logits_are_described_by_a_sample_and_the_largest_by_all(cap, corpus, monkeypatch):
-    monkeypatch.setattr("lib.train.evaluate.SAMPLED_POSITIONS", 3)
-    model = make_model(corpus, block_size=16, logit_softcap=cap)
-    text = corpus.heldout[: 5 * 16 + 8]
-    with torch.no_grad():
-        windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
-        logits = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
-    table = evaluate.logit_quantiles(score(model, [text], 2)).set_index("quantile")
-    sample = logits[[0, 43, 86]]  # the first, the middle and the last prediction
-    expected = np.quantile(sample, [0.0, 0.25, 1.0])
-    np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
-    largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
-    np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
-    tempering = Tempering(model.logits_in_parts, 40)
-    nll = score(model, [text], 2, tempering).columns["nll"]
-    assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)
