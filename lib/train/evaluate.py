@@ -30,7 +30,7 @@ from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus, evenly_spaced_windows
 from lib.data.tokens import TOKEN_CLASSES, token_class
-from lib.train.calibration import Tempering, calibrate
+from lib.train.calibration import Rows, calibrate
 from lib.train.machine import execution_environment
 from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
@@ -58,20 +58,22 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def score(
-    model: GPT, texts: Sequence[Tensor], batch_size: int, tempering: Tempering | None = None
-) -> pd.DataFrame:
+def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.DataFrame, Rows]:
     """Score every character of each of `texts` (n,) but its first, in adjacent windows of
-    `block_size`, which begin anew with each text. Return a row per prediction: what `per_character`
-    says, confidence (the probability of the most likely character), embedding_norm (the L2 norm of
-    the vector that enters block 1) and text (its number).
+    `block_size`, which begin anew with each text. Return
+
+    - a row per prediction: what `per_character` says, confidence (the probability of the most
+      likely character), embedding_norm (the L2 norm of the vector that enters block 1) and text
+      (its number);
+    - what their logits are made of.
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
     and the first of a window from one; the last window of a text may be shorter. What is on the
-    device stays there to the end, so that the host waits once, and for the fit of `tempering`.
+    device stays there to the end, so that the host waits once.
     """
     device = model.transformer.wte.weight.device
     columns: dict[str, list[Tensor]] = defaultdict(list)
+    rows: Rows = []
     for text in texts:
         for x, targets in _batches(text.to(device), batch_size, model.config.block_size):
             hidden = model.hidden(x).flatten(0, 1)  # x: (B, T), targets: (B · T,)
@@ -80,13 +82,12 @@ def score(
                 columns["confidence"].append((top - logits.double().logsumexp(dim=-1)).exp())
                 for name, column in per_character(logits, target).items():
                     columns[name].append(column)
-            if tempering:
-                tempering.read(hidden, targets)
+            rows.append((hidden, targets))
             norms = model.transformer.embed(x).norm(dim=-1)
             columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
     numbers = np.repeat(np.arange(len(texts)), [len(text) - 1 for text in texts])
-    return pd.DataFrame(joined | {"text": numbers})
+    return pd.DataFrame(joined | {"text": numbers}), rows
 
 
 def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -202,15 +203,19 @@ def measure(run: Trainer) -> Measurement:
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
         n_dev = len(corpus.dev) - len(corpus.ends["dev"])  # the first of a text is not predicted
-        tempering = Tempering(model.logits_in_parts, n_dev)
-        scores = score(model, corpus.heldout_texts, batch_size, tempering)
+        scores, rows = score(model, corpus.heldout_texts, batch_size)
         before, predicted = corpus.predictions
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
     with result.timed("calibration"):
         generator = np.random.default_rng([run.provenance.seed, 0])
         calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
-            scores["confidence"].to_numpy(), scores["correct"].to_numpy(), tempering, generator
+            scores["confidence"].to_numpy(),
+            scores["correct"].to_numpy(),
+            model.logits_in_parts,
+            rows,
+            n_dev,
+            generator,
         )
         columns = scores.drop(columns=["confidence", "text"])
         if corpus.unit == "tokens":

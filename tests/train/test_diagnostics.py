@@ -29,7 +29,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
     with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
         assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
-    singly = [score(model, [window], 1) for window in windows]
+    singly = [score(model, [window], 1)[0] for window in windows]
     losses = [s["nll"].mean() for s in singly]
     assert shot["dev_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     norms = [s["embedding_norm"].mean() for s in singly]

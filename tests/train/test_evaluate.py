@@ -24,7 +24,7 @@ def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is(
     code = """
 import resource, numpy as np, torch
 from lib.train import model as of_model
-from lib.train.calibration import Tempering, calibrate
+from lib.train.calibration import calibrate
 from lib.train.evaluate import score
 from lib.train.machine import random_stream
 from lib.train.diagnostics import snapshot
@@ -38,11 +38,10 @@ model = of_model.GPT(config, 10_000, random_stream(0, "w"))
 ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
 
 def measure(n):
-    tempering = Tempering(model.logits_in_parts, 32)
-    scores = score(model, [ids[:n + 1]], n // 64, tempering)
+    scores, rows = score(model, [ids[:n + 1]], n // 64)
     generator = np.random.default_rng(0)
     columns = (scores[name].to_numpy() for name in ('confidence', 'correct'))
-    calibrate(*columns, tempering, generator)
+    calibrate(*columns, model.logits_in_parts, rows, 32, generator)
     windows = ids[:n].view(-1, 64)
     snapshot(model, windows)
     score_pairs(model, [([0], window) for window in windows.tolist()], n)
@@ -60,10 +59,10 @@ print(measure(128), measure(1024))
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
 def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(model, corpus, length):
-    one, many = (score(model, [corpus.heldout[:length]], size) for size in (1, 64))
+    one, many = (score(model, [corpus.heldout[:length]], size)[0] for size in (1, 64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
-        few = score(model, [corpus.heldout[:length]], 64)
+        few, _ = score(model, [corpus.heldout[:length]], 64)
     assert len(one) == length - 1
     for other in (many, few):
         for name in ("nll", "brier", "embedding_norm"):
@@ -81,7 +80,7 @@ def test_windows_begin_anew_with_each_text(model, corpus):
             expected += (-log[torch.arange(len(y)), y]).tolist()
             whole += [expected[-16:]] * (len(x) == 16)
             inputs.append(x)
-    scores = score(model, texts, 2)
+    scores, _ = score(model, texts, 2)
     assert scores.groupby("text").size().tolist() == [39, 6, 48]
     np.testing.assert_allclose(scores["nll"], expected, rtol=1e-5)
     norms = model.transformer.wte.weight[torch.cat(inputs)]
@@ -96,12 +95,12 @@ def test_windows_begin_anew_with_each_text(model, corpus):
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
     model = make_model(corpus, block_size=48)
     text = corpus.heldout[: 4 * 48 + 1]
-    positions = evaluate.loss_by_position(score(model, [text], 4), 48)
+    positions = evaluate.loss_by_position(score(model, [text], 4)[0], 48)
     table = evaluate.length_table(positions).set_index("length")
     assert table.index.tolist() == [16, 32, 48]
     for length in table.index:
         windows = [text[i : i + length + 1] for i in range(0, 192, 48)]
-        cut = [score(model, [window], 1)["nll"].mean() for window in windows]
+        cut = [score(model, [window], 1)[0]["nll"].mean() for window in windows]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 

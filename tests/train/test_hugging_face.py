@@ -90,7 +90,7 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
         window = text[start : start + 17]
         logits = peer(window[None, :-1]).logits[0]
         expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
-    np.testing.assert_allclose(score(model, [text], 2)["nll"], expected, atol=1e-5)
+    np.testing.assert_allclose(score(model, [text], 2)[0]["nll"], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

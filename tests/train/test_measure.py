@@ -54,7 +54,7 @@ def asked(run, config):
 
 
 def test_everything_is_measured_and_timed(config, corpus, trained, measured):
-    scores, dev = score(trained.model, [corpus.heldout], 64), len(corpus.dev) - 1
+    scores, dev = score(trained.model, [corpus.heldout], 64)[0], len(corpus.dev) - 1
     of = scores
     whole = of["nll"]
     for part, nll in (("", whole), ("_dev", whole[:dev]), ("_test", whole[dev:])):
@@ -114,7 +114,7 @@ def test_files_of_a_folder_are_measured_one_by_one(tmp_path):
     for part in ("dev", "test"):
         texts = np.split(getattr(corpus, part), corpus.ends[part][:-1])
         assert len(texts) == 3
-        losses[part] = [score(run.model, [of], 64)["nll"] for of in texts]
+        losses[part] = [score(run.model, [of], 64)[0]["nll"] for of in texts]
         predicted += [of[1:].numpy() for of in texts]
         perplexity = np.exp(np.concatenate(losses[part]).mean())
         assert measured.measures[f"perplexity_{part}"] == pytest.approx(perplexity, rel=1e-6)
