@@ -319,65 +319,43 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
     if config.tokenizer == "characters":
         documents = list(_read(named))
-        names = [file for file, _ in documents]
         n = sum(len(text) for _, text in documents)
         if n < 20:
             raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
         texts = [text for _, text in documents]
-        of_parts, held_out = split.split_texts(texts, are_documents=not are_files)
-        tested = [source(names[i]) for part in ("dev", "test") for i in of_parts[part]]
-        held_out += _but_none_of(map(source, names), tested)
-        parts = {}
-        for part, of in of_parts.items():
-            own = [names[i] for i in of]
-            kept = np.array([len(text) for text in of.values()], np.int64)
-            if part != "train":
-                kept = split.measured(kept, own, MAX_MEASURED)
-            begun = map(split.beginning, of.values(), kept.tolist())
-            parts[part] = [
-                (file, f"{text}\n\n") for file, text in zip(own, begun, strict=True) if text
-            ]
+        pieces, held_out = split.split_texts(texts, are_documents=not are_files)
+        names = [documents[piece.number][0] for piece in pieces]
+        of = np.array([piece.part for piece in pieces])
+        kept = split.measured(
+            of, np.array([len(piece.text) for piece in pieces]), names, MAX_MEASURED
+        )
+        held_out += split.but_none_of(of, [source(file) for file in names])
+        parts: dict[str, list[tuple[str, str]]] = {part: [] for part in PARTS}
+        for piece, file, length in zip(pieces, names, kept.tolist(), strict=True):
+            if length:
+                parts[piece.part].append((file, f"{split.beginning(piece.text, length)}\n\n"))
         whole = _in_characters(parts, n, held_out, are_files=are_files)
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
     def prepare() -> tuple[Texts, str]:
-        sources = []
-        lengths = []
-        for file, text in _read(named):
-            sources.append(source(file))
-            lengths.append(len(text))
-        n = len(lengths)
+        found = [(source(file), len(text)) for file, text in _read(named)]
+        n = len(found)
         if n < split.FEWEST:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
-        kept = np.array(lengths)
-        held_out = split.documents_held_out(kept)
-        part_of = ["train"] * n
-        tested = []
-        for part in ("dev", "test"):
-            of = split.parts_of(n)[part]
-            own = [sources[i] for i in of]
-            tested += own
-            kept[of] = split.measured(kept[of], own, MAX_MEASURED)
-            for i in of:
-                part_of[i] = part
+        sources = [of for of, _ in found]
+        lengths = np.array([length for _, length in found])
+        parts = split.parts_of(n)
+        kept = split.measured(parts, lengths, sources, MAX_MEASURED)
 
         def read() -> Iterator[tuple[str, str]]:
-            for (_, text), part, length in zip(_read(named), part_of, kept.tolist(), strict=True):
+            for part, length, (_, text) in zip(parts, kept.tolist(), _read(named), strict=True):
                 if length:
                     yield part, split.beginning(text, length)
 
-        return read, held_out + _but_none_of(sources, tested)
+        return read, split.documents_held_out(lengths) + split.but_none_of(parts, sources)
 
     whole = tokenize(name, key, config.tokenizer, prepare, has_documents=True)
     return _cut(config, name, key, whole)
-
-
-def _but_none_of(sources: Iterable[str], tested: Iterable[str]) -> str:
-    """Return in words of which sources (a file of documents, a folder of texts) nothing is held
-    out: they have too few documents."""
-    missing = sorted({*sources}.difference(tested))
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return f", none of {', '.join(missing[:3])}{more}" if missing else ""
 
 
 def _text_hash(file: Path) -> str:
