@@ -338,12 +338,15 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
     def prepare() -> tuple[Texts, str]:
-        found = [(source(file), len(text)) for file, text in _read(named)]
-        n = len(found)
+        sources = []
+        sizes = []
+        for file, text in _read(named):
+            sources.append(source(file))
+            sizes.append(len(text))
+        n = len(sizes)
         if n < split.FEWEST:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
-        sources = [of for of, _ in found]
-        lengths = np.array([length for _, length in found])
+        lengths = np.array(sizes)
         parts = split.parts_of(n)
         kept = split.measured(parts, lengths, sources, MAX_MEASURED)
 
