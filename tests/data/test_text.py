@@ -354,14 +354,3 @@ def test_a_batch_holds_windows_and_the_characters_that_follow():
     assert inputs.equal(inputs[:, :1] + torch.arange(8))
     assert targets.equal(inputs + 1)
     assert targets.max() <= 99
-
-
-@pytest.mark.parametrize(("length", "block_size"), [(9, 8), (9, 7), (8, 8), (8, 1), (2, 1)])
-def test_windows_start_wherever_they_and_their_targets_fit(length, block_size):
-    ids = torch.arange(length).numpy()
-    if block_size >= length:
-        with pytest.raises(RuntimeError):
-            sample_batch(ids, np.array([len(ids)]), 1, block_size, seeded(0))
-        return
-    inputs, _ = sample_batch(ids, np.array([len(ids)]), 1000, block_size, seeded(0))
-    assert sorted(set(inputs[:, 0].tolist())) == [*range(length - block_size)]

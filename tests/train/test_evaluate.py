@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 from lib.config.paths import ROOT
 from lib.train import evaluate
@@ -67,29 +66,6 @@ def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(mod
     for other in (many, few):
         for name in ("nll", "brier", "embedding_norm"):
             np.testing.assert_allclose(one[name], other[name], atol=1e-5)
-
-
-def test_windows_begin_anew_with_each_text(model, corpus):
-    """Three texts, one shorter than a window, against a forward pass for each window."""
-    texts = [corpus.heldout[:40], corpus.heldout[500:507], corpus.heldout[900:949]]
-    expected, whole, inputs = [], [], []
-    for text in texts:
-        for start in range(0, len(text) - 1, 16):
-            x, y = text[start : start + 16][: len(text) - 1 - start], text[start + 1 : start + 17]
-            log = model(x[None])[0].detach().double().log_softmax(dim=-1)
-            expected += (-log[torch.arange(len(y)), y]).tolist()
-            whole += [expected[-16:]] * (len(x) == 16)
-            inputs.append(x)
-    scores, _ = score(model, texts, 2)
-    assert scores.groupby("text").size().tolist() == [39, 6, 48]
-    np.testing.assert_allclose(scores["nll"], expected, rtol=1e-5)
-    norms = model.transformer.wte.weight[torch.cat(inputs)]
-    norms = norms + model.transformer.wpe.weight[torch.cat([torch.arange(len(x)) for x in inputs])]
-    of = scores["embedding_norm"]
-    np.testing.assert_allclose(of, norms.norm(dim=-1).detach(), rtol=1e-5)
-    positions = evaluate.loss_by_position(scores, 16)["position_loss"]
-    assert len(whole) == 5
-    np.testing.assert_allclose(positions, np.mean(whole, axis=0), rtol=1e-5)
 
 
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
