@@ -242,7 +242,7 @@ def raw_file(folder: Path, name: str) -> Path:
 
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     """Write a raw file as small as it goes without losing a bit."""
-    path = folder / f"{name}.parquet"
+    path = raw_file(folder, name)
     table.to_parquet(
         path,
         index=False,

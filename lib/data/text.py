@@ -8,7 +8,7 @@ import bz2
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -269,14 +269,43 @@ def _in_characters(
 
 # ---- documents
 
-_KINDS = {".txt": "text", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+
+def _one(file: Path) -> Iterator[str]:
+    """Yield the text of a file."""
+    yield file.read_text("utf-8")
 
 
-def _kind(file: Path) -> str:
-    """Return what a file holds, by its suffix in upper or lower case; of another file the suffix,
-    and of a link to no file its name."""
-    suffix = file.suffix.lower() if file.is_file() else file.name
-    return _KINDS.get(suffix, suffix)
+def _lines(file: Path) -> Iterator[Any]:
+    """Yield the field `text` of each line of JSON; None where it has none."""
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    document = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"line {number} is no JSON: {error}") from None
+                yield document.get("text") if isinstance(document, dict) else None
+
+
+def _rows(file: Path) -> Iterator[Any]:
+    """Yield the column `text` of a Parquet file."""
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(file).iter_batches(1000, columns=["text"]):
+        yield from batch["text"].to_pylist()
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    ".txt": _one,
+    ".jsonl": _lines,
+    ".ndjson": _lines,
+    ".parquet": _rows,
+}
+
+
+def _suffix(file: Path) -> str:
+    """Return a file's suffix in lower case; of a link to no file its name."""
+    return file.suffix.lower() if file.is_file() else file.name
 
 
 def _document_files(path: Path) -> list[Path]:
@@ -285,14 +314,15 @@ def _document_files(path: Path) -> list[Path]:
     or holds a link to another folder.
     """
     if path.is_file():
-        return [path] if _kind(path) in ("json", "parquet") else []
+        return [path] if _suffix(path) in _READERS and _suffix(path) != ".txt" else []
     inside = (file for file in path.rglob("*") if file.is_file() or file.is_symlink())
     names = sorted(file.relative_to(path) for file in inside)
     files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
-    kinds = {_kind(file) for file in files}
-    if len(kinds) != 1 or not kinds.issubset(_KINDS.values()):
-        wanted = ", ".join(_KINDS)
-        found = ", ".join(sorted(kinds)[:9]) or "none"
+    suffixes = {_suffix(file) for file in files}
+    readers = {_READERS.get(suffix) for suffix in suffixes}
+    if len(readers) != 1 or None in readers:
+        wanted = ", ".join(_READERS)
+        found = ", ".join(sorted(suffixes)[:9]) or "none"
         fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
         raise CorpusError(f"corpus.source: {fault}")
     return files
@@ -306,7 +336,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     whatever the tokenizer: many are shorter than a window.
     """
     name = path.name
-    are_files = _kind(files[0]) == "text"
+    are_files = _suffix(files[0]) == ".txt"
     # A name that is no UTF-8 can be written all the same.
     named = {
         os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
@@ -363,7 +393,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
 def _text_hash(file: Path) -> str:
     """Hash a file, without holding it in memory: of a text the `plain` one."""
-    if _kind(file) == "parquet":
+    if _suffix(file) == ".parquet":
         return sha256(file)
     hashed = hashlib.sha256()
     with file.open(encoding="utf-8", errors="replace") as text:
@@ -378,7 +408,7 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
     for name, file in files.items():
         try:
             # By its own reader: that of `datasets` takes a path for a pattern, and reads others.
-            for text in _READERS[_kind(file)](file):
+            for text in _READERS[_suffix(file)](file):
                 if not isinstance(text, str):
                     raise ValueError("not every document has a 'text' that is one")
                 text.encode()  # half of a surrogate pair cannot be
@@ -388,33 +418,6 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
         except Exception as error:  # whatever a reader raises
             reason = " ".join(str(error).split())[:200]
             raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
-
-
-def _lines(file: Path) -> Iterator[Any]:
-    """Yield the field `text` of each line of JSON; None where it has none."""
-    with file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    document = json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"line {number} is no JSON: {error}") from None
-                yield document.get("text") if isinstance(document, dict) else None
-
-
-def _rows(file: Path) -> Iterator[Any]:
-    """Yield the column `text` of a Parquet file."""
-    import pyarrow.parquet as pq
-
-    for batch in pq.ParquetFile(file).iter_batches(1000, columns=["text"]):
-        yield from batch["text"].to_pylist()
-
-
-_READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
-    "text": lambda file: [file.read_text("utf-8")],
-    "json": _lines,
-    "parquet": _rows,
-}
 
 
 # ---- ids

@@ -225,10 +225,9 @@ def tokenize(
     *,
     has_documents: bool,
 ) -> Tokenized:
-    """Find the ids of a corpus below `data/tokens/`, or write them, by its texts and the words on
-    what is held out, which `prepare` returns. What is there counts if it was
-    made of the same texts (`key`), tokenizer and format, and is as it was written; else all of it
-    is written anew.
+    """Find the ids of a corpus below `data/tokens/`, or write them. `prepare` returns its texts,
+    and in words what is held out. What is there counts if it was made of the same texts (`key`),
+    tokenizer and format, and is as it was written; else all of it is written again.
 
     Raises CorpusError for a tokenizer that is not there or does not go with the texts, and OSError
     where the ids cannot be kept.
@@ -247,29 +246,32 @@ def tokenize(
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             read, held_out = prepare()
-            index = _write(tokenizer, content, has_documents, read, folder)
-            index |= {"held_out": held_out}
+            content = content or learn(
+                tokenizer, (text for part, text in read() if part == "train")
+            )
+            pairs = BytePairs(content, tokenizer)
+            n_characters = _write(read(), pairs, folder, has_documents=has_documents)
+            index = {"tokenizer": content, "n_characters": n_characters, "held_out": held_out}
             write_json(folder / "index.json", index | {"digest": _digest(folder, made_of, index)})
     parts: dict[str, Ids] = {p.stem: np.memmap(p, "<u4", "r") for p in folder.glob("*.bin")}
     pairs = BytePairs(index["tokenizer"], tokenizer)
     return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"], {})
 
 
-def _write(tokenizer: str, content: str, has_documents: bool, read: Texts, folder: Path) -> Json:
-    """Tokenize a corpus into a folder, a file for each part; return what is to be known of it."""
-    content = content or learn(tokenizer, (text for part, text in read() if part == "train"))
-    pairs = BytePairs(content, tokenizer)
+def _write(
+    texts: Iterator[tuple[str, str]], pairs: BytePairs, folder: Path, *, has_documents: bool
+) -> int:
+    """Write the ids of texts, each behind its part, a file for each part; count the characters."""
     end = [pairs.end_of_document] if has_documents else []
     n_characters = 0
     with ExitStack() as stack:
         files = {part: stack.enter_context((folder / f"{part}.bin").open("wb")) for part in PARTS}
-        texts = read()
         while batch := [*islice(texts, _BATCH)]:
             all_ids = pairs.encode_all([text for _, text in batch])
             for (part, text), ids in zip(batch, all_ids, strict=True):
                 files[part].write(np.array([*ids, *end], "<u4").tobytes())
                 n_characters += len(text)
-    return {"tokenizer": content, "n_characters": n_characters}
+    return n_characters
 
 
 def _digest(folder: Path, made_of: str, index: Json) -> str:

@@ -241,11 +241,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
     wants_stock_tasks = bool(evaluation.tasks)
     if not wants_suite:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
-    if wants_suite and not has_harness():
-        result.notes.append(f"task suite left out: {INSTALL}")
-    if wants_stock_tasks and not has_harness():
-        result.notes.append(f"stock tasks left out: {INSTALL}")
     if not has_harness():
+        wanted = {"task suite": wants_suite, "stock tasks": wants_stock_tasks}
+        result.notes += [f"{name} left out: {INSTALL}" for name, asked in wanted.items() if asked]
         return
     batch_size = run.machine.evaluation_batch_size
     if wants_suite:

@@ -317,7 +317,7 @@ BAD = [
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson"),
     ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .ndj"),
-    ("d/a.txt d/away", b"a", "it holds away, text"),
+    ("d/a.txt d/away", b"a", "it holds .txt, away"),
     ("gone.txt/", b"", "gone.txt' is neither a text file, nor a folder, nor a known corpus (tiny"),
     ("pipe", b"", "pipe' is neither a text file, nor a folder, nor a known corpus (tinyshakesp"),
     ("x" * 300, b"", f"{'x' * 300}' "),  # too long for a name, which is no file for Python 3.14
