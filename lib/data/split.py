@@ -33,8 +33,7 @@ class Piece(NamedTuple):
     """What a part has of a text: all of it, or its beginning, middle or end."""
 
     part: str
-    number: int
-    """Of the text."""
+    file: str
     text: str
 
 
@@ -68,34 +67,36 @@ def split_text(text: str, cut: int | None = None) -> dict[str, str]:
     return {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
 
 
-def split_texts(texts: list[str], *, are_documents: bool) -> tuple[list[Piece], str]:
-    """Split several texts; return what each part has of them, in their order, and in words what is
-    held out.
+def split_texts(
+    documents: list[tuple[str, str]], *, are_documents: bool
+) -> tuple[list[Piece], str]:
+    """Split several texts, each behind the name of its file; return what each part has of them, in
+    their order, and in words what is held out.
 
     Documents, and files shorter than `SHORT`, are held out whole, as `parts_of` says. Longer files,
     and all texts where too few are whole, are cut each by itself, about a tenth from the end: at a
     blank line, else a line end; a file with neither there is cut amid a line.
     """
-    whole = [i for i, text in enumerate(texts) if are_documents or len(text) < SHORT]
+    whole = [i for i, (_, text) in enumerate(documents) if are_documents or len(text) < SHORT]
     if len(whole) < FEWEST:
         whole = []
     part_of = dict(zip(whole, parts_of(len(whole)).tolist(), strict=True))
     pieces = []
-    for i, text in enumerate(texts):
+    for i, (file, text) in enumerate(documents):
         if i in part_of:
-            pieces.append(Piece(part_of[i], i, text))
+            pieces.append(Piece(part_of[i], file, text))
             continue
         cut = nearest_end(text, TRAIN_SHARE, 0.85, 0.95)
         for part, piece in split_text(text, cut).items():
             if piece.strip("\n"):
-                pieces.append(Piece(part, i, piece.strip("\n")))
+                pieces.append(Piece(part, file, piece.strip("\n")))
     what = "documents" if are_documents else "files"
     said = []
     if whole:
-        lengths = np.array([len(texts[i]) for i in whole], np.int64)
+        lengths = np.array([len(documents[i][1]) for i in whole])
         said.append(documents_held_out(lengths, what if are_documents else "short files"))
-    if len(whole) < len(texts):
-        said.append(f"the last tenth of each of {len(texts) - len(whole)} {what}")
+    if len(whole) < len(documents):
+        said.append(f"the last tenth of each of {len(documents) - len(whole)} {what}")
     return pieces, " and ".join(said)
 
 

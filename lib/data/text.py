@@ -21,7 +21,7 @@ from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
 from lib.config.schema import CorpusConfig, digest
 from lib.data import split
-from lib.data.split import PARTS, Lengths
+from lib.data.split import PARTS, Lengths, Piece
 from lib.data.tokens import (
     Characters,
     CorpusError,
@@ -228,11 +228,8 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     texts = split.split_text(text)
     held_out = "the last tenth"
     if config.tokenizer == "characters":
-        parts = {
-            "train": [(name, texts["train"])],
-            "dev": [(name, texts["dev"][:MAX_MEASURED])],
-            "test": [(name, texts["test"][:MAX_MEASURED])],
-        }
+        parts = [Piece("train", name, texts["train"])]
+        parts += [Piece(part, name, texts[part][:MAX_MEASURED]) for part in ("dev", "test")]
         return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
     def read() -> Iterator[tuple[str, str]]:
@@ -243,17 +240,13 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
 
 
 def _in_characters(
-    parts: dict[str, list[tuple[str, str]]],
-    n_characters: int,
-    held_out: str,
-    *,
-    are_files: bool = False,
+    parts: list[Piece], n_characters: int, held_out: str, *, are_files: bool = False
 ) -> Tokenized:
-    """Encode the texts of each part by characters, one after the other. `parts` has them behind the
-    names of their files. Raises CorpusError for a symbol that training never sees."""
-    texts = {part: "".join(text for _, text in of) for part, of in parts.items()}
+    """Encode the texts of each part by characters, one after the other. Raises CorpusError for a
+    symbol that training never sees."""
+    texts = {part: "".join(piece.text for piece in parts if piece.part == part) for part in PARTS}
     characters = Characters(texts["train"])
-    for file, text in parts["dev"] + parts["test"]:
+    for _, file, text in parts:
         unseen = sorted(set(text).difference(characters.symbols))
         if unseen:
             raise CorpusError(
@@ -263,7 +256,7 @@ def _in_characters(
     ids = {part: characters.encode(text) for part, text in texts.items()}
     lengths = {}
     if are_files:
-        lengths = {part: [len(text) for _, text in of] for part, of in parts.items()}
+        lengths = {part: [len(of.text) for of in parts if of.part == part] for part in PARTS}
     return Tokenized(characters, ids, n_characters, False, held_out, lengths)
 
 
@@ -352,19 +345,18 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         n = sum(len(text) for _, text in documents)
         if n < 20:
             raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
-        texts = [text for _, text in documents]
-        pieces, held_out = split.split_texts(texts, are_documents=not are_files)
-        names = [documents[piece.number][0] for piece in pieces]
-        of = np.array([piece.part for piece in pieces])
-        kept = split.measured(
-            of, np.array([len(piece.text) for piece in pieces]), names, MAX_MEASURED
-        )
-        held_out += split.but_none_of(of, [source(file) for file in names])
-        parts: dict[str, list[tuple[str, str]]] = {part: [] for part in PARTS}
-        for piece, file, length in zip(pieces, names, kept.tolist(), strict=True):
-            if length:
-                parts[piece.part].append((file, f"{split.beginning(piece.text, length)}\n\n"))
-        whole = _in_characters(parts, n, held_out, are_files=are_files)
+        of_parts, held_out = split.split_texts(documents, are_documents=not are_files)
+        parts = np.array([piece.part for piece in of_parts])
+        names = [piece.file for piece in of_parts]
+        lengths = np.array([len(piece.text) for piece in of_parts])
+        kept = split.measured(parts, lengths, names, MAX_MEASURED)
+        held_out += split.but_none_of(parts, [*map(source, names)])
+        begun = [
+            piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
+            for piece, length in zip(of_parts, kept.tolist(), strict=True)
+            if length
+        ]
+        whole = _in_characters(begun, n, held_out, are_files=are_files)
         return _cut(config, name, digest([key, config.tokenizer]), whole)
 
     def prepare() -> tuple[Texts, str]:
