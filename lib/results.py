@@ -120,7 +120,7 @@ class Execution(Environment):
 
 
 def trained_with(provenance: Json) -> Json:
-    """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
+    """Return what a run was trained with, flat: plan, commit, clean, device, precision, threads,
     packages and so on."""
     trained: Json = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
@@ -128,13 +128,13 @@ def trained_with(provenance: Json) -> Json:
 
 
 def commit_of(part: Json) -> str:
-    """Name the commit of a part of a run's provenance, and whether files differed from it."""
+    """Return in words the commit of a part of a run's provenance, and whether files differed."""
     code = f"commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
     return code + (" and changes not committed" if part["clean"] is False else "")
 
 
 def history(provenance: Json) -> str:
-    """Say in words when and by which commit a run was trained, and whether its notebook was
+    """Return in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights."""
     trained, executed = provenance["trained"], provenance["executed"]
     text = f"trained {trained['started']} by {commit_of(trained)}"
@@ -198,17 +198,23 @@ class RunResult(BaseModel):
 
 
 def identity_fields(study: Study, arm: Arm, seed: int) -> Json:
-    """Name the run that a result is of and what it was asked, by the fields of `RunResult`."""
+    """Return the fields of `RunResult` that say which run it is and what it was asked."""
     return {
-        **{"study": study.name, "study_hash": study.hash, "arm": arm.id, "seed": seed},
-        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+        "study": study.name,
+        "study_hash": study.hash,
+        "arm": arm.id,
+        "seed": seed,
+        "baseline": arm.baseline,
+        "levels": arm.levels,
+        "variant": arm.variant,
+        "setting": arm.setting,
         "config": arm.config.model_dump(exclude={"machine"}),
         "tasks_hash": tasks_hash(arm.config.evaluation.include_path),
     }
 
 
 def attested(result: Json) -> Json:
-    """Take what a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
+    """Return what a notebook keeps of a result (as JSON): its measures, and the hash of it all."""
     return {"measures": result["measures"], "sha256": digest(result)}
 
 

@@ -58,11 +58,9 @@ def nearest_end(text: str, share: float, low: float, high: float) -> int:
     return int(wanted)
 
 
-def split_text(text: str, cut: int | None = None) -> dict[str, str]:
-    """Split one text: to train on up to `cut` (nine tenths), then dev to the blank line (else the
-    line end) nearest to the middle of the rest, then test."""
-    if cut is None:
-        cut = int(TRAIN_SHARE * len(text))
+def split_text(text: str, cut: int) -> dict[str, str]:
+    """Split one text: the training part up to `cut`, then dev to the blank line (else the line end)
+    nearest to the middle of the rest, then test."""
     middle = cut + nearest_end(text[cut:], 0.5, 0.25, 0.75)
     return {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
-from lib.config.schema import CorpusConfig, digest
+from lib.config.schema import TRAIN_SHARE, CorpusConfig, digest
 from lib.data import split
 from lib.data.split import PARTS, Lengths, Piece
 from lib.data.tokens import (
@@ -225,7 +225,7 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key = hashlib.sha256(text.encode()).hexdigest()
-    texts = split.split_text(text)
+    texts = split.split_text(text, int(TRAIN_SHARE * len(text)))
     held_out = "the last tenth"
     if config.tokenizer == "characters":
         parts = [Piece("train", name, texts["train"])]

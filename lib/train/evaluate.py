@@ -60,7 +60,7 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
 @torch.no_grad()
 def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.DataFrame, Rows]:
     """Score every character of each of `texts` (n,) but its first, in adjacent windows of
-    `block_size`, which begin anew with each text. Return
+    `block_size`. No window reaches from one text into the next. Return
 
     - a row per prediction: what `per_character` says, confidence (the probability of the most
       likely character), embedding_norm (the L2 norm of the vector that enters block 1) and text
