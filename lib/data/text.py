@@ -335,52 +335,58 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
         os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
         for file in files
     }
+    # Of documents the source is their file, of texts their folder.
+    sources = {file: str(Path(file).parent) if are_files else file for file in named}
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
-
-    def source(file: str) -> str:
-        return str(Path(file).parent) if are_files else file
-
     if config.tokenizer == "characters":
-        documents = list(_read(named))
-        n = sum(len(text) for _, text in documents)
-        if n < 20:
-            raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
-        of_parts, held_out = split.split_texts(documents, are_documents=not are_files)
-        parts = np.array([piece.part for piece in of_parts])
-        names = [piece.file for piece in of_parts]
-        lengths = np.array([len(piece.text) for piece in of_parts])
-        kept = split.measured(parts, lengths, names, MAX_MEASURED)
-        held_out += split.but_none_of(parts, [*map(source, names)])
-        begun = [
-            piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
-            for piece, length in zip(of_parts, kept.tolist(), strict=True)
-            if length
-        ]
-        whole = _in_characters(begun, n, held_out, are_files=are_files)
-        return _cut(config, name, digest([key, config.tokenizer]), whole)
+        key = digest([key, config.tokenizer])
+        return _cut(
+            config, name, key, _documents_in_characters(name, named, sources, are_files=are_files)
+        )
 
     def prepare() -> tuple[Texts, str]:
-        sources = []
+        found = []
         sizes = []
         for file, text in _read(named):
-            sources.append(source(file))
+            found.append(sources[file])
             sizes.append(len(text))
         n = len(sizes)
         if n < split.FEWEST:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
         lengths = np.array(sizes)
         parts = split.parts_of(n)
-        kept = split.measured(parts, lengths, sources, MAX_MEASURED)
+        kept = split.measured(parts, lengths, found, MAX_MEASURED)
 
         def read() -> Iterator[tuple[str, str]]:
             for part, length, (_, text) in zip(parts, kept.tolist(), _read(named), strict=True):
                 if length:
                     yield part, split.beginning(text, length)
 
-        return read, split.documents_held_out(lengths) + split.but_none_of(parts, sources)
+        return read, split.documents_held_out(lengths) + split.but_none_of(parts, found)
 
     whole = tokenize(name, key, config.tokenizer, prepare, has_documents=True)
     return _cut(config, name, key, whole)
+
+
+def _documents_in_characters(
+    name: str, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
+) -> Tokenized:
+    """Split and encode documents by characters, or the texts of a folder."""
+    documents = list(_read(files))
+    n = sum(len(text) for _, text in documents)
+    if n < 20:
+        raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
+    pieces, held_out = split.split_texts(documents, are_documents=not are_files)
+    parts = np.array([piece.part for piece in pieces])
+    lengths = np.array([len(piece.text) for piece in pieces])
+    kept = split.measured(parts, lengths, [piece.file for piece in pieces], MAX_MEASURED)
+    held_out += split.but_none_of(parts, [sources[piece.file] for piece in pieces])
+    beginnings = [
+        piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
+        for piece, length in zip(pieces, kept.tolist(), strict=True)
+        if length
+    ]
+    return _in_characters(beginnings, n, held_out, are_files=are_files)
 
 
 def _text_hash(file: Path) -> str:
