@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field
 
 from lib.config.files import nan_to_none, read_json
@@ -120,7 +120,7 @@ class Execution(Environment):
 
 
 def trained_with(provenance: Json) -> Json:
-    """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
+    """Return what a run was trained with, flat: plan, commit, clean, device, precision, threads,
     packages and so on."""
     trained: Json = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
@@ -128,13 +128,13 @@ def trained_with(provenance: Json) -> Json:
 
 
 def commit_of(part: Json) -> str:
-    """Name the commit of a part of a run's provenance, and whether files differed from it."""
+    """Return in words the commit of a part of a run's provenance, and whether files differed."""
     code = f"commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
     return code + (" and changes not committed" if part["clean"] is False else "")
 
 
 def history(provenance: Json) -> str:
-    """Say in words when and by which commit a run was trained, and whether its notebook was
+    """Return in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights."""
     trained, executed = provenance["trained"], provenance["executed"]
     text = f"trained {trained['started']} by {commit_of(trained)}"
@@ -198,17 +198,23 @@ class RunResult(BaseModel):
 
 
 def identity_fields(study: Study, arm: Arm, seed: int) -> Json:
-    """Name the run that a result is of and what it was asked, by the fields of `RunResult`."""
+    """Return the fields of `RunResult` that say which run it is and what it was asked."""
     return {
-        **{"study": study.name, "study_hash": study.hash, "arm": arm.id, "seed": seed},
-        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+        "study": study.name,
+        "study_hash": study.hash,
+        "arm": arm.id,
+        "seed": seed,
+        "baseline": arm.baseline,
+        "levels": arm.levels,
+        "variant": arm.variant,
+        "setting": arm.setting,
         "config": arm.config.model_dump(exclude={"machine"}),
         "tasks_hash": tasks_hash(arm.config.evaluation.include_path),
     }
 
 
 def attested(result: Json) -> Json:
-    """Take what a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
+    """Return what a notebook keeps of a result (as JSON): its measures, and the hash of it all."""
     return {"measures": result["measures"], "sha256": digest(result)}
 
 
@@ -242,7 +248,7 @@ def raw_file(folder: Path, name: str) -> Path:
 
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     """Write a raw file as small as it goes without losing a bit."""
-    path = folder / f"{name}.parquet"
+    path = raw_file(folder, name)
     table.to_parquet(
         path,
         index=False,
@@ -283,18 +289,18 @@ def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**rounded.astype(np.float32).astype(np.float64))
 
 
-def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: int) -> pd.DataFrame:
-    """Sum per-character scores (N,) over windows of a multiple of `length` characters.
+def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
+    """Sum per-character scores over windows of a multiple of `length` characters.
 
-    Columns: start (of the window, counted in scores), n, the sum of each of `columns`, and test,
+    Columns: start (of the window, counted in scores), n, the sum of each column, and test,
     whether it lies in the test part: no window reaches over its first score, number `dev`.
     """
-    total = len(next(iter(columns.values())))
+    total = len(scores)
     size = length * math.ceil(total / length / MAX_WINDOWS)
     starts = np.array([*range(0, dev, size), *range(dev, total, size)])
     sums = {
-        name: np.add.reduceat(np.asarray(values, np.result_type(values, np.int64)), starts)
-        for name, values in columns.items()
+        name: np.add.reduceat(column.to_numpy(np.result_type(column, np.int64)), starts)
+        for name, column in scores.items()
     }
     n = np.diff(np.append(starts, total))
     return pd.DataFrame({"start": starts, "n": n, **sums, "test": starts >= dev})

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -84,7 +85,8 @@ def float64(monkeypatch):
 def beginning(corpus, characters=4000):
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
     text, middle = corpus.heldout, characters // 2
-    return replace(corpus, dev=text[:middle], test=text[middle:characters])
+    ends = corpus.ends | {part: np.array([middle]) for part in ("dev", "test")}
+    return replace(corpus, dev=text[:middle], test=text[middle:characters], ends=ends)
 
 
 @pytest.fixture

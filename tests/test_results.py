@@ -40,7 +40,7 @@ def raw_of(columns, dev):
     trace = pd.DataFrame({"step": range(1, 31), "grad_norm": np.arange(1.0, 31.0)})
     trace["loss"] = np.where(trace["step"] == 9, 4.5, 4 - trace["step"] / 10)
     positions = pd.DataFrame({"context": range(1, 17), "position_loss": np.linspace(3, 2, 16)})
-    windows = results.window_table(columns, dev, 16)
+    windows = results.window_table(pd.DataFrame(columns), dev, 16)
     curve = pd.DataFrame({"step": [0, 15, 30], "dev_loss": [4.0, 3.0, 2.0]})
     curve["gradient_cosine"] = [0.9, 0.4, 0.2]
     curve["embedding_angle"] = [np.nan, 0.01, 0.03]
@@ -83,7 +83,7 @@ def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_o
 
 @pytest.mark.parametrize(("n", "dev", "length"), [(1000, 499, 16), (111_539, 55_769, 128)])
 def test_no_window_reaches_over_the_boundary_and_all_are_summed(n, dev, length):
-    table = results.window_table(scores(n), dev, length)
+    table = results.window_table(pd.DataFrame(scores(n)), dev, length)
     assert dev in set(table["start"])
     assert table["n"].sum() == n
     assert (table["test"] == (table["start"] >= dev)).all()

@@ -58,7 +58,8 @@ class CorpusConfig(Section):
     """A known corpus, or the path of any UTF-8 text, of a folder of texts, or of documents: JSON
     lines with a field `text`, or Parquet with a column `text`."""
     fraction: Share = 1.0
-    """Train on this leading share of the training part; the held-out part never changes."""
+    """Train on this leading share of the training part, in characters on that of each file; the
+    held-out part never changes."""
     tokenizer: Annotated[str, Field(pattern=_TOKENIZERS, max_length=1000)] = "characters"
     """characters, bytes, bpe-<size> (learned from the training part), or the path of a
     tokenizer.json of Hugging Face."""

@@ -115,6 +115,19 @@ def unlikeness(corpus: Corpus) -> str:
     return ""
 
 
+def untrained(corpus: Corpus, block_size: int) -> str:
+    """Return a warning that counts the files of the training part that are too short for a window
+    of `block_size`, and so are never trained on; "" if there are none."""
+    lengths = np.diff(corpus.ends["train"], prepend=0)
+    short = int((lengths <= block_size).sum())
+    if short == 0:
+        return ""
+    return (
+        f"{corpus.name}: {short} of {len(lengths)} files are not trained on: they are shorter than "
+        f"model.block_size {block_size} + 1; join them, or take corpus.tokenizer bytes"
+    )
+
+
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus in numbers: identity, sizes, vocabulary, duplication."""
     symbols = corpus.symbols
@@ -186,14 +199,14 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
     it is known. No model comes below it on average.
     """
     train = corpus.train
-    heldout = corpus.heldout.numpy()
+    before, predicted = (ids.numpy() for ids in corpus.predictions)
     n = corpus.vocab_size
     counts = np.bincount(train, minlength=n)
     shares = counts[counts > 0] / len(train)
     unigram = np.log((counts + 1) / (len(train) + n))
     losses = {
         "unigram_entropy": float(-(shares * np.log(shares)).sum()),
-        "unigram_loss": float(-unigram[heldout[1:]].mean()),
+        "unigram_loss": float(-unigram[predicted].mean()),
         "uniform_loss": float(np.log(n)),
     }
     if n * n <= MAX_PAIRS:
@@ -201,7 +214,7 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
         counts = np.bincount(ids[:-1] * n + ids[1:], minlength=n * n)
         pairs = counts.reshape(n, n) + 1
         bigram = np.log(pairs / pairs.sum(1)[:, None])
-        losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
+        losses["bigram_loss"] = float(-bigram[before, predicted].mean())
     of_source = corpus.sha256 == SYNTHETIC and corpus.unit == "characters"
     if of_source and block_size in SOURCE_LOSS:
         losses["source_loss"] = SOURCE_LOSS[block_size]

@@ -5,7 +5,8 @@ depends only on what is read and its order: not on the tokenizer, the machine, o
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +26,24 @@ _LEAST_OF_TEXT = 4096
 """Characters that are measured of each, where it has them: of too many, some are left out."""
 
 Lengths = NDArray[np.int64]
+Names = NDArray[np.str_]
 
 
-def parts_of(n: int) -> dict[str, Lengths]:
-    """Return which of `n` documents are of each part: dev has the first, test the eleventh, and
+class Piece(NamedTuple):
+    """What a part has of a text: all of it, or its beginning, middle or end."""
+
+    part: str
+    file: str
+    text: str
+
+
+def parts_of(n: int) -> Names:
+    """Return the part of each of `n` documents, (n,): dev has the first, test the eleventh, and
     then each every 19th."""
-    place = np.arange(n) % _STEP
-    dev = place == 0
-    test = place == FEWEST - 1
-    return {
-        "train": np.flatnonzero(~(dev | test)),
-        "dev": np.flatnonzero(dev),
-        "test": np.flatnonzero(test),
-    }
+    parts = np.full(n, "train")
+    parts[::_STEP] = "dev"
+    parts[FEWEST - 1 :: _STEP] = "test"
+    return parts
 
 
 def nearest_end(text: str, share: float, low: float, high: float) -> int:
@@ -52,71 +58,79 @@ def nearest_end(text: str, share: float, low: float, high: float) -> int:
     return int(wanted)
 
 
-def split_text(text: str, cut: int | None = None) -> dict[str, str]:
-    """Split one text: to train on up to `cut` (nine tenths), then dev to the blank line (else the
-    line end) nearest to the middle of the rest, then test."""
-    if cut is None:
-        cut = int(TRAIN_SHARE * len(text))
+def split_text(text: str, cut: int) -> dict[str, str]:
+    """Split one text: the training part up to `cut`, then dev to the blank line (else the line end)
+    nearest to the middle of the rest, then test."""
     middle = cut + nearest_end(text[cut:], 0.5, 0.25, 0.75)
     return {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
 
 
-def split_texts(texts: list[str], are_documents: bool) -> tuple[dict[str, dict[int, str]], str]:
-    """Split several texts; return part → number of a text → what the part has of it, and in words
-    what is held out.
+def split_texts(
+    documents: list[tuple[str, str]], *, are_documents: bool
+) -> tuple[list[Piece], str]:
+    """Split several texts, each behind the name of its file; return what each part has of them, in
+    their order, and in words what is held out.
 
     Documents, and files shorter than `SHORT`, are held out whole, as `parts_of` says. Longer files,
     and all texts where too few are whole, are cut each by itself, about a tenth from the end: at a
     blank line, else a line end; a file with neither there is cut amid a line.
     """
-    whole = [i for i, text in enumerate(texts) if are_documents or len(text) < SHORT]
+    whole = [i for i, (_, text) in enumerate(documents) if are_documents or len(text) < SHORT]
     if len(whole) < FEWEST:
         whole = []
-    cut = sorted(set(range(len(texts))).difference(whole))
-    parts = {
-        part: {whole[place]: texts[whole[place]] for place in places}
-        for part, places in parts_of(len(whole)).items()
-    }
-    for i in cut:
-        pieces = split_text(texts[i], nearest_end(texts[i], TRAIN_SHARE, 0.85, 0.95))
-        for part, piece in pieces.items():
+    part_of = dict(zip(whole, parts_of(len(whole)).tolist(), strict=True))
+    pieces = []
+    for i, (file, text) in enumerate(documents):
+        if i in part_of:
+            pieces.append(Piece(part_of[i], file, text))
+            continue
+        cut = nearest_end(text, TRAIN_SHARE, 0.85, 0.95)
+        for part, piece in split_text(text, cut).items():
             if piece.strip("\n"):
-                parts[part][i] = piece.strip("\n")
+                pieces.append(Piece(part, file, piece.strip("\n")))
+    what = "documents" if are_documents else "files"
     said = []
     if whole:
-        what = "documents" if are_documents else "short files"
-        lengths = np.array([len(texts[i]) for i in whole], np.int64)
-        said.append(documents_held_out(lengths, what))
-    if cut:
-        what = "documents" if are_documents else "files"
-        said.append(f"the last tenth of each of {len(cut)} {what}")
-    in_order = {part: dict(sorted(of.items())) for part, of in parts.items()}
-    return in_order, " and ".join(said)
+        lengths = np.array([len(documents[i][1]) for i in whole])
+        said.append(documents_held_out(lengths, what if are_documents else "short files"))
+    if len(whole) < len(documents):
+        said.append(f"the last tenth of each of {len(documents) - len(whole)} {what}")
+    return pieces, " and ".join(said)
 
 
 def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
     """Return in words how many documents of these `lengths` are held out, and how much of their
     text, which is more than a tenth if a long one is among them."""
     n = len(lengths)
-    train = parts_of(n)["train"]
-    share = 1 - lengths[train].sum() / lengths.sum()
-    return f"{n - len(train)} of {n} {what}, about every tenth ({share:.0%} of their text)"
+    trained = parts_of(n) == "train"
+    share = 1 - lengths[trained].sum() / lengths.sum()
+    return f"{n - trained.sum()} of {n} {what}, about every tenth ({share:.0%} of their text)"
 
 
-def measured(texts: Sequence[str], sources: Iterable[str], most: int) -> dict[int, str]:
-    """Share out `most` characters over texts, first over their sources, so that each is measured,
-    then over the texts of each; return number of a text → its beginning, up to a line end where it
-    is cut. Each takes a blank line more."""
-    wanted = np.array([len(text) + 2 for text in texts], np.int64)
-    names, of = np.unique(list(sources), return_inverse=True)
-    totals = np.bincount(of, wanted, len(names)).astype(np.int64)
-    given = np.zeros_like(wanted)
-    for source, share in enumerate(_share_out(totals, most, _LEAST_OF_SOURCE).tolist()):
-        if share:
+def but_none_of(parts: Names, sources: Sequence[str]) -> str:
+    """Return in words the sources (a file of documents, a folder of texts) of which nothing is held
+    out, because they have too few documents."""
+    held_out = {source for source, part in zip(sources, parts, strict=True) if part != "train"}
+    missing = sorted({*sources} - held_out)
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return f", none of {', '.join(missing[:3])}{more}" if missing else ""
+
+
+def measured(parts: Names, lengths: Lengths, sources: Sequence[str], most: int) -> Lengths:
+    """Return how many characters are kept of texts of these lengths, (n,): of dev and of test
+    `most`, shared out first over their sources, so that each is measured, then over the texts of
+    each. Each takes a blank line more."""
+    kept = lengths.copy()
+    for part in ("dev", "test"):
+        texts = np.flatnonzero(parts == part).tolist()
+        wanted = lengths[texts] + 2
+        names, of = np.unique([sources[i] for i in texts], return_inverse=True)
+        totals = np.bincount(of, wanted, len(names)).astype(np.int64)
+        for source, share in enumerate(_share_out(totals, most, _LEAST_OF_SOURCE).tolist()):
             own = of == source
-            given[own] = _share_out(wanted[own], share, _LEAST_OF_TEXT)
-    kept = np.flatnonzero(given > 2).tolist()
-    return {i: _beginning(texts[i], int(given[i]) - 2) for i in kept}
+            given = _share_out(wanted[own], share, _LEAST_OF_TEXT)
+            kept[np.array(texts)[own]] = (given - 2).clip(min=0)
+    return kept
 
 
 def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
@@ -133,7 +147,7 @@ def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
     return given
 
 
-def _beginning(text: str, length: int) -> str:
+def beginning(text: str, length: int) -> str:
     """Cut a text to `length` characters, or to the last line end in the second half of them."""
     if len(text) <= length:
         return text

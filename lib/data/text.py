@@ -8,11 +8,10 @@ import bz2
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +19,19 @@ from torch import Tensor
 
 from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
-from lib.config.schema import CorpusConfig, digest
+from lib.config.schema import TRAIN_SHARE, CorpusConfig, digest
 from lib.data import split
-from lib.data.split import PARTS
-from lib.data.tokens import Characters, CorpusError, Ids, Tokenized, Tokenizer, pieces, tokenize
-
-if TYPE_CHECKING:  # importing it takes a second
-    from datasets import Dataset
+from lib.data.split import PARTS, Lengths, Piece
+from lib.data.tokens import (
+    Characters,
+    CorpusError,
+    Ids,
+    Texts,
+    Tokenized,
+    Tokenizer,
+    pieces,
+    tokenize,
+)
 
 __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
@@ -50,6 +55,9 @@ class Corpus:
     int64. Choices are made here."""
     test: Tensor
     """The other half, likewise. Results are reported here."""
+    ends: dict[str, Lengths]
+    """Where the files end in train, dev and test: no window goes on from one file to the next. One
+    text ends once in each part, and so do documents, over which windows go on."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -80,6 +88,25 @@ class Corpus:
         return torch.cat((self.dev, self.test))
 
     @property
+    def heldout_texts(self) -> list[Tensor]:
+        """Dev and test as they are scored: file by file, and anything else as one text."""
+        if not self.whole.lengths:
+            return [self.heldout]
+        return [
+            text
+            for ids, ends in ((self.dev, self.ends["dev"]), (self.test, self.ends["test"]))
+            for text in ids.tensor_split(ends[:-1].tolist())
+        ]
+
+    @property
+    def predictions(self) -> tuple[Tensor, Tensor]:
+        """Dev and test as pairs of neighbours, (n,) each: what stands before, and what is
+        predicted."""
+        texts = self.heldout_texts
+        before = torch.cat([text[:-1] for text in texts])
+        return before, torch.cat([text[1:] for text in texts])
+
+    @property
     def training_text(self) -> str:
         """The training part, whatever fraction is trained on; "" where it is too long to be
         searched."""
@@ -105,11 +132,15 @@ class Corpus:
     def require_length(self, block_size: int) -> None:
         """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
         for part in PARTS:
-            length = len(getattr(self, part))
+            length = np.diff(self.ends[part], prepend=0).max(initial=0)
             if length <= block_size:
+                of, remedy = "", "give a longer text"
+                if self.whole.lengths:
+                    of = " of its longest file"
+                    remedy = "give longer ones, or corpus.tokenizer bytes, which goes on over files"
                 raise CorpusError(
-                    f"{self.name}: too short: the {part} part has {length} {self.unit} and "
-                    f"model.block_size {block_size} needs {block_size + 1}; give a longer text"
+                    f"{self.name}: too short: the {part} part has {length} {self.unit}{of} and "
+                    f"model.block_size {block_size} needs {block_size + 1}; {remedy}"
                 )
 
 
@@ -194,33 +225,28 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key = hashlib.sha256(text.encode()).hexdigest()
-    texts = split.split_text(text)
+    texts = split.split_text(text, int(TRAIN_SHARE * len(text)))
     held_out = "the last tenth"
     if config.tokenizer == "characters":
-        parts = {
-            "train": [(name, texts["train"])],
-            "dev": [(name, texts["dev"][:MAX_MEASURED])],
-            "test": [(name, texts["test"][:MAX_MEASURED])],
-        }
+        parts = [Piece("train", name, texts["train"])]
+        parts += [Piece(part, name, texts[part][:MAX_MEASURED]) for part in ("dev", "test")]
         return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
-    def read(_: Path) -> "tuple[dict[str, Dataset], str]":
-        from datasets import Dataset
+    def read() -> Iterator[tuple[str, str]]:
+        return ((part, piece) for part, of in texts.items() for piece in pieces(of))
 
-        parts = {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
-        return parts, held_out
-
-    return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
+    whole = tokenize(name, key, config.tokenizer, lambda: (read, held_out), has_documents=False)
+    return _cut(config, name, key, whole)
 
 
 def _in_characters(
-    parts: dict[str, list[tuple[str, str]]], n_characters: int, held_out: str
+    parts: list[Piece], n_characters: int, held_out: str, *, are_files: bool = False
 ) -> Tokenized:
-    """Encode the texts of each part by characters, one after the other. `parts` has them behind the
-    names of their files. Raises CorpusError for a symbol that training never sees."""
-    texts = {part: "".join(text for _, text in of) for part, of in parts.items()}
+    """Encode the texts of each part by characters, one after the other. Raises CorpusError for a
+    symbol that training never sees."""
+    texts = {part: "".join(piece.text for piece in parts if piece.part == part) for part in PARTS}
     characters = Characters(texts["train"])
-    for file, text in parts["dev"] + parts["test"]:
+    for _, file, text in parts:
         unseen = sorted(set(text).difference(characters.symbols))
         if unseen:
             raise CorpusError(
@@ -228,122 +254,18 @@ def _in_characters(
                 f"training: only the held-out part of {file} has it; remove it, or take bytes"
             )
     ids = {part: characters.encode(text) for part, text in texts.items()}
-    return Tokenized(characters, ids, n_characters, False, held_out)
+    lengths = {}
+    if are_files:
+        lengths = {part: [len(of.text) for of in parts if of.part == part] for part in PARTS}
+    return Tokenized(characters, ids, n_characters, False, held_out, lengths)
 
 
 # ---- documents
 
-_KINDS = {".txt": "text", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 
-
-def _kind(file: Path) -> str:
-    """Return what a file holds, by its suffix in upper or lower case; of another file the suffix,
-    and of a link to no file its name."""
-    suffix = file.suffix.lower() if file.is_file() else file.name
-    return _KINDS.get(suffix, suffix)
-
-
-def _document_files(path: Path) -> list[Path]:
-    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
-    another file, which is one text. CorpusError for a folder that does not hold files of one kind,
-    or holds a link to another folder.
-    """
-    if path.is_file():
-        return [path] if _kind(path) in ("json", "parquet") else []
-    inside = (file for file in path.rglob("*") if file.is_file() or file.is_symlink())
-    names = sorted(file.relative_to(path) for file in inside)
-    files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
-    kinds = {_kind(file) for file in files}
-    if len(kinds) != 1 or not kinds.issubset(_KINDS.values()):
-        wanted = ", ".join(_KINDS)
-        found = ", ".join(sorted(kinds)[:9]) or "none"
-        fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
-        raise CorpusError(f"corpus.source: {fault}")
-    return files
-
-
-def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
-    """Split documents, or, read in characters, the texts of a folder: see `lib.data.split`.
-
-    In characters each part is one text, with a blank line after each document or file. No question
-    of the suite reaches over it. Windows do, in training and in evaluation, as they reach from one
-    document to the next: there, characters are predicted from another file.
-    """
-    name = path.name
-    are_files = _kind(files[0]) == "text"
-    # A name that is no UTF-8 can be written all the same.
-    named = {
-        os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
-        for file in files
-    }
-    key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
-    if config.tokenizer == "characters":
-        names = []
-        texts = []
-        for file, text in _read(named):
-            names.append(file)
-            texts.append(text)
-        n = sum(len(text) for text in texts)
-        if n < 20:
-            raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
-        of_parts, held_out = split.split_texts(texts, are_documents=not are_files)
-        parts = {}
-        for part, of in of_parts.items():
-            own = [names[i] for i in of]
-            most = MAX_MEASURED if part != "train" else 3 * n  # which is more than all
-            measured = split.measured(list(of.values()), own, most)
-            parts[part] = [(own[i], f"{text}\n\n") for i, text in measured.items()]
-        whole = _in_characters(parts, n, held_out)
-        return _cut(config, name, digest([key, config.tokenizer]), whole)
-
-    def read(folder: Path) -> "tuple[dict[str, Dataset], str]":
-        import pyarrow.compute as pc
-        from datasets import Dataset
-
-        rows = _on_disk(_read(named), folder)
-        n = len(rows)
-        if n < split.FEWEST:
-            raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
-        parts = {part: rows.select(places) for part, places in split.parts_of(n).items()}
-        for part in ("dev", "test"):
-            sources = parts[part]["file"]
-            if are_files:  # a folder of texts is one source
-                sources = [str(Path(file).parent) for file in sources]
-            kept = split.measured(parts[part]["text"], sources, MAX_MEASURED)
-            parts[part] = Dataset.from_dict({"text": list(kept.values())})
-        lengths = pc.utf8_length(rows.data.column("text")).to_numpy()
-        return parts, split.documents_held_out(lengths)
-
-    return _cut(config, name, key, tokenize(name, key, config.tokenizer, True, read))
-
-
-def _text_hash(file: Path) -> str:
-    """Hash a file, without holding it in memory: of a text the `plain` one."""
-    if _kind(file) == "parquet":
-        return sha256(file)
-    hashed = hashlib.sha256()
-    with file.open(encoding="utf-8", errors="replace") as text:
-        while part := text.read(2**20):  # \r\n is read as \n, also across two parts
-            hashed.update(plain(part).encode())
-    return hashed.hexdigest()
-
-
-def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
-    """Yield the documents that are not empty, `plain`, each behind the name of its file, in order.
-    CorpusError, naming the file, for what cannot be read."""
-    for name, file in files.items():
-        try:
-            # By its own reader: that of `datasets` takes a path for a pattern, and reads others.
-            for text in _READERS[_kind(file)](file):
-                if not isinstance(text, str):
-                    raise ValueError("not every document has a 'text' that is one")
-                text.encode()  # half of a surrogate pair cannot be
-                text = plain(text)
-                if text:
-                    yield name, text
-        except Exception as error:  # whatever a reader raises
-            reason = " ".join(str(error).split())[:200]
-            raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
+def _one(file: Path) -> Iterator[str]:
+    """Yield the text of a file."""
+    yield file.read_text("utf-8")
 
 
 def _lines(file: Path) -> Iterator[Any]:
@@ -366,49 +288,195 @@ def _rows(file: Path) -> Iterator[Any]:
         yield from batch["text"].to_pylist()
 
 
-_READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
-    "text": lambda file: [file.read_text("utf-8")],
-    "json": _lines,
-    "parquet": _rows,
+_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    ".txt": _one,
+    ".jsonl": _lines,
+    ".ndjson": _lines,
+    ".parquet": _rows,
 }
 
 
-def _on_disk(documents: Iterator[tuple[str, str]], folder: Path) -> "Dataset":
-    """Write documents to a folder; return them as columns `file` and `text`, read from there."""
-    import pyarrow as pa
-    from datasets import Dataset
+def _suffix(file: Path) -> str:
+    """Return a file's suffix in lower case; of a link to no file its name."""
+    return file.suffix.lower() if file.is_file() else file.name
 
-    schema = pa.schema({"file": pa.string(), "text": pa.large_string()})
-    folder.mkdir()
-    file = str(folder / "documents.arrow")
-    with pa.OSFile(file, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        while batch := [*islice(documents, 1000)]:
-            writer.write_batch(pa.record_batch([*zip(*batch, strict=True)], schema))
-    return Dataset.from_file(file)
+
+def _document_files(path: Path) -> list[Path]:
+    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
+    another file, which is one text. CorpusError for a folder that does not hold files of one kind,
+    or holds a link to another folder.
+    """
+    if path.is_file():
+        return [path] if _suffix(path) in _READERS and _suffix(path) != ".txt" else []
+    inside = (file for file in path.rglob("*") if file.is_file() or file.is_symlink())
+    names = sorted(file.relative_to(path) for file in inside)
+    files = [path / name for name in names if "/." not in f"/{name.as_posix()}"]
+    suffixes = {_suffix(file) for file in files}
+    readers = {_READERS.get(suffix) for suffix in suffixes}
+    if len(readers) != 1 or None in readers:
+        wanted = ", ".join(_READERS)
+        found = ", ".join(sorted(suffixes)[:9]) or "none"
+        fault = f"folder '{path.name}' must hold files of one kind: {wanted}; it holds {found}"
+        raise CorpusError(f"corpus.source: {fault}")
+    return files
+
+
+def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
+    """Split documents, or, read in characters, the texts of a folder: see `lib.data.split`.
+
+    In characters a blank line ends each document or file. No question of the suite reaches over
+    it, and no window reaches from one file to another. From one document to the next windows go on,
+    whatever the tokenizer: many are shorter than a window.
+    """
+    name = path.name
+    are_files = _suffix(files[0]) == ".txt"
+    # A name that is no UTF-8 can be written all the same.
+    named = {
+        os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
+        for file in files
+    }
+    # Of documents the source is their file, of texts their folder.
+    sources = {file: str(Path(file).parent) if are_files else file for file in named}
+    key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
+    if config.tokenizer == "characters":
+        key = digest([key, config.tokenizer])
+        return _cut(
+            config, name, key, _documents_in_characters(name, named, sources, are_files=are_files)
+        )
+
+    def prepare() -> tuple[Texts, str]:
+        found = []
+        sizes = []
+        for file, text in _read(named):
+            found.append(sources[file])
+            sizes.append(len(text))
+        n = len(sizes)
+        if n < split.FEWEST:
+            raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
+        lengths = np.array(sizes)
+        parts = split.parts_of(n)
+        kept = split.measured(parts, lengths, found, MAX_MEASURED)
+
+        def read() -> Iterator[tuple[str, str]]:
+            for part, length, (_, text) in zip(parts, kept.tolist(), _read(named), strict=True):
+                if length:
+                    yield part, split.beginning(text, length)
+
+        return read, split.documents_held_out(lengths) + split.but_none_of(parts, found)
+
+    whole = tokenize(name, key, config.tokenizer, prepare, has_documents=True)
+    return _cut(config, name, key, whole)
+
+
+def _documents_in_characters(
+    name: str, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
+) -> Tokenized:
+    """Split and encode documents by characters, or the texts of a folder."""
+    documents = list(_read(files))
+    n = sum(len(text) for _, text in documents)
+    if n < 20:
+        raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
+    pieces, held_out = split.split_texts(documents, are_documents=not are_files)
+    parts = np.array([piece.part for piece in pieces])
+    lengths = np.array([len(piece.text) for piece in pieces])
+    kept = split.measured(parts, lengths, [piece.file for piece in pieces], MAX_MEASURED)
+    held_out += split.but_none_of(parts, [sources[piece.file] for piece in pieces])
+    beginnings = [
+        piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
+        for piece, length in zip(pieces, kept.tolist(), strict=True)
+        if length
+    ]
+    return _in_characters(beginnings, n, held_out, are_files=are_files)
+
+
+def _text_hash(file: Path) -> str:
+    """Hash a file, without holding it in memory: of a text the `plain` one."""
+    if _suffix(file) == ".parquet":
+        return sha256(file)
+    hashed = hashlib.sha256()
+    with file.open(encoding="utf-8", errors="replace") as text:
+        while part := text.read(2**20):  # \r\n is read as \n, also across two parts
+            hashed.update(plain(part).encode())
+    return hashed.hexdigest()
+
+
+def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    """Yield the documents that are not empty, `plain`, each behind the name of its file, in order.
+    CorpusError, naming the file, for what cannot be read."""
+    for name, file in files.items():
+        try:
+            # By its own reader: that of `datasets` takes a path for a pattern, and reads others.
+            for text in _READERS[_suffix(file)](file):
+                if not isinstance(text, str):
+                    raise ValueError("not every document has a 'text' that is one")
+                text.encode()  # half of a surrogate pair cannot be
+                text = plain(text)
+                if text:
+                    yield name, text
+        except Exception as error:  # whatever a reader raises
+            reason = " ".join(str(error).split())[:200]
+            raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
 
 
 # ---- ids
 
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
-    """Cut a tokenized corpus to what a run reads: dev and test to the tokens that end within their
-    first `MAX_MEASURED` characters."""
-    train = whole.parts["train"][: int(config.fraction * len(whole.parts["train"]))]
+    """Cut a tokenized corpus to what a run reads: the training part to the beginning of each file,
+    dev and test to the tokens that end within their first `MAX_MEASURED` characters."""
+    lengths = whole.lengths or {part: [len(ids)] for part, ids in whole.parts.items()}
+    ends = {part: np.cumsum(of, dtype=np.int64) for part, of in lengths.items()}
+    train = whole.parts["train"]
+    kept = [int(config.fraction * length) for length in lengths["train"]]
+    if config.fraction < 1 and whole.lengths:
+        texts = zip(np.split(train, ends["train"][:-1]), kept, strict=True)
+        train = np.concatenate([text[:n] for text, n in texts])
+    train = train[: sum(kept)]
+    ends["train"] = np.cumsum(kept, dtype=np.int64)
     heldout = []
     for part in ("dev", "test"):
         # A character is written in four bytes at the most, and the end of a document adds a token.
         ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
-        ends = whole.tokenizer.characters[ids].cumsum()
-        n = np.searchsorted(ends, MAX_MEASURED, side="right")
+        characters = whole.tokenizer.characters[ids].cumsum()
+        n = np.searchsorted(characters, MAX_MEASURED, side="right")
         heldout.append(torch.from_numpy(ids[:n]))
-    return Corpus(name, key, whole, train, *heldout)
+        ends[part] = ends[part].clip(max=n)
+    dev, test = heldout
+    return Corpus(name, key, whole, train, dev, test, ends)
+
+
+# ---- windows
+
+
+def windows_before(ends: Lengths, block_size: int) -> Lengths:
+    """Count the windows of `block_size` and its targets that lie in one file, up to the end of each
+    file, (files,). `ends` are those of a part."""
+    return (np.diff(ends, prepend=0) - block_size).clip(min=0).cumsum()
+
+
+def window_starts(ends: Lengths, block_size: int, numbers: Lengths) -> Lengths:
+    """Return where the windows with these numbers start, of all that `windows_before` counts."""
+    before = windows_before(ends, block_size)
+    file = np.searchsorted(before, numbers, side="right")
+    # The last window of a file starts `block_size` + 1 before its end.
+    return ends[file] - block_size - (before[file] - numbers)
 
 
 def sample_batch(
-    ids: Ids, batch_size: int, block_size: int, generator: torch.Generator
+    ids: Ids, ends: Lengths, batch_size: int, block_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw random windows of ids (n,); return inputs and next tokens, both (B, T)."""
-    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
+    """Draw random windows of a part's ids (n,), each within one of the files that end at `ends`;
+    return inputs and next tokens, both (B, T)."""
+    n = int(windows_before(ends, block_size)[-1])
+    drawn = torch.randint(n, (batch_size,), generator=generator).numpy()
+    starts = window_starts(ends, block_size, drawn)
     windows = np.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     batch = torch.from_numpy(windows.astype(np.int64))
     return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+
+def evenly_spaced_windows(ids: Tensor, ends: Lengths, n: int, block_size: int) -> Tensor:
+    """Join `n` windows, evenly spaced over all of a part's, into (n, T + 1)."""
+    last = windows_before(ends, block_size)[-1] - 1
+    starts = window_starts(ends, block_size, np.linspace(0, last, n).astype(np.int64))
+    return torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])

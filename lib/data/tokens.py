@@ -7,11 +7,11 @@ arXiv 1508.07909) as in GPT-2, by Hugging Face's `tokenizers`. Ids count from 0.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from lib.config.files import locked, sha256, write_json
 from lib.config.paths import find, output_root
 from lib.config.schema import digest
 from lib.config.yaml import Json
-
-if TYPE_CHECKING:  # importing it takes a second
-    from datasets import Dataset
+from lib.data.split import PARTS
 
 Ids = NDArray[np.integer[Any]]
 MAX_LENGTH = 2**24
@@ -189,12 +187,11 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT = 10
+_FORMAT = 11
 _BATCH = 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
-Reader = Callable[[Path], tuple[dict[str, "Dataset"], str]]
-"""Reads the texts of each part, a column `text`; its files go to a folder, which it makes. It also
-says in words what is held out."""
+Texts = Callable[[], Iterator[tuple[str, str]]]
+"""Reads all texts of a corpus in order, each behind its part; called once for each pass."""
 
 
 def pieces(text: str) -> list[str]:
@@ -215,12 +212,22 @@ class Tokenized(NamedTuple):
     """Whether a token ends each document; else it is one text."""
     held_out: str
     """What is held out, in words."""
+    lengths: dict[str, list[int]]
+    """How much of each part each file has, of a folder that is read in characters: no window goes
+    on from one file to the next. Empty for one text, and for documents."""
 
 
-def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Reader) -> Tokenized:
-    """Find the ids of a corpus below `data/tokens/`, or write them. What is there counts if it was
-    made of the same texts (`key`), tokenizer and format, and is as it was written; else all of it
-    is written anew.
+def tokenize(
+    name: str,
+    key: str,
+    tokenizer: str,
+    prepare: Callable[[], tuple[Texts, str]],
+    *,
+    has_documents: bool,
+) -> Tokenized:
+    """Find the ids of a corpus below `data/tokens/`, or write them. `prepare` returns its texts,
+    and in words what is held out. What is there counts if it was made of the same texts (`key`),
+    tokenizer and format, and is as it was written; else all of it is written again.
 
     Raises CorpusError for a tokenizer that is not there or does not go with the texts, and OSError
     where the ids cannot be kept.
@@ -238,29 +245,33 @@ def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Rea
         if (index := _as_written(folder, made_of)) is None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            index = _write(tokenizer, content, has_documents, read, folder)
+            read, held_out = prepare()
+            content = content or learn(
+                tokenizer, (text for part, text in read() if part == "train")
+            )
+            pairs = BytePairs(content, tokenizer)
+            n_characters = _write(read(), pairs, folder, has_documents=has_documents)
+            index = {"tokenizer": content, "n_characters": n_characters, "held_out": held_out}
             write_json(folder / "index.json", index | {"digest": _digest(folder, made_of, index)})
     parts: dict[str, Ids] = {p.stem: np.memmap(p, "<u4", "r") for p in folder.glob("*.bin")}
     pairs = BytePairs(index["tokenizer"], tokenizer)
-    return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"])
+    return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"], {})
 
 
-def _write(tokenizer: str, content: str, has_documents: bool, read: Reader, folder: Path) -> Json:
-    """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
-    parts, held_out = read(folder / "arrow")
-    n_characters = 0
-    train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
-    content = content or learn(tokenizer, train)
-    pairs = BytePairs(content, tokenizer)
+def _write(
+    texts: Iterator[tuple[str, str]], pairs: BytePairs, folder: Path, *, has_documents: bool
+) -> int:
+    """Write the ids of texts, each behind its part, a file for each part; count the characters."""
     end = [pairs.end_of_document] if has_documents else []
-    for part, texts in parts.items():
-        with (folder / f"{part}.bin").open("wb") as file:
-            for batch in texts.iter(_BATCH):
-                for ids in pairs.encode_all(batch["text"]):
-                    file.write(np.array([*ids, *end], "<u4").tobytes())
-                n_characters += sum(len(text) for text in batch["text"])
-    shutil.rmtree(folder / "arrow", ignore_errors=True)
-    return {"tokenizer": content, "n_characters": n_characters, "held_out": held_out}
+    n_characters = 0
+    with ExitStack() as stack:
+        files = {part: stack.enter_context((folder / f"{part}.bin").open("wb")) for part in PARTS}
+        while batch := [*islice(texts, _BATCH)]:
+            all_ids = pairs.encode_all([text for _, text in batch])
+            for (part, text), ids in zip(batch, all_ids, strict=True):
+                files[part].write(np.array([*ids, *end], "<u4").tobytes())
+                n_characters += len(text)
+    return n_characters
 
 
 def _digest(folder: Path, made_of: str, index: Json) -> str:

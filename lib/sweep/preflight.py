@@ -18,7 +18,7 @@ from lib.config.provenance import measure_key, train_key
 from lib.config.schema import CODE, CorpusConfig, digest
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import read_yaml
-from lib.data.describe import repetition, unlikeness
+from lib.data.describe import repetition, unlikeness, untrained
 from lib.data.suite import INSTALL, has_harness
 from lib.data.text import KNOWN
 from lib.record.archive import Record
@@ -62,12 +62,14 @@ def load_and_check(
                     _require_machine(study, arm)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    texts = {arm.config.corpus for study in studies for arm in study.arms()}
-    corpora = [corpus_of(text) for text in texts]
+    configs = [arm.config for study in studies for arm in study.arms()]
+    corpora = [corpus_of(text) for text in {config.corpus for config in configs}]
     own = [corpus for corpus in corpora if corpus.name not in KNOWN]
     for said in sorted({f"{corpus.name}: {corpus.held_out}" for corpus in own}):
         print(f"held out of {said}")
-    for said in sorted({f(corpus) for f in (repetition, unlikeness) for corpus in corpora} - {""}):
+    warnings = {f(corpus) for f in (repetition, unlikeness) for corpus in corpora}
+    warnings |= {untrained(corpus_of(c.corpus), c.model.block_size) for c in configs}
+    for said in sorted(warnings - {""}):
         print(f"warning: {said}")
     return studies
 

@@ -1,7 +1,6 @@
 """Calibration: do probabilities mean what they say? Which temperature would mend them?"""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -17,6 +16,9 @@ Array = NDArray[np.generic]
 ToLogits = Callable[[Tensor, Tensor], Iterable[tuple[Tensor, Tensor]]]
 """As `GPT.logits_in_parts`: rows (N, C) and the symbols that follow them (N,) → parts of their
 logits (n, V) and symbols (n,)."""
+Rows = list[tuple[Tensor, Tensor]]
+"""Rows that logits are made of, and the right symbols, a batch at a time. Logits themselves would
+be gigabytes with 50,000 tokens."""
 N_BINS = 15
 """Bins of Guo et al. 2017 (arXiv 1706.04599)."""
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
@@ -24,55 +26,10 @@ FITTED_BETWEEN = (1 / 20, 20)
 NULL_REPETITIONS = 50
 
 
-class Tempering:
-    """Log-likelihood and confidence of test at several temperatures, one of them fitted on dev.
-
-    It reads held-out text in order, each prediction once. Dev comes first, so its temperature is
-    known when test begins. Of dev it keeps the rows (n, C) that logits are made of, and not the
-    logits (n, V), which would be gigabytes with 50,000 tokens.
-    """
-
-    def __init__(self, to_logits: ToLogits, n_dev: int) -> None:
-        self.to_logits = to_logits
-        self.n_dev = n_dev
-        self.n_read = 0
-        self.temperature = math.nan
-        """The fitted one, once test has begun."""
-        self._dev: list[tuple[Tensor, Tensor]] = []
-        self._test: dict[float, list[Tensor]] = defaultdict(list)
-
-    def read(self, hidden: Tensor, targets: Tensor) -> None:
-        """Read the next predictions: rows (n, C) and right symbols (n,)."""
-        n_of_dev = max(0, min(len(targets), self.n_dev - self.n_read))
-        self.n_read += len(targets)
-        if n_of_dev:
-            self._dev.append((hidden[:n_of_dev], targets[:n_of_dev]))
-        if n_of_dev == len(targets):
-            return
-        if math.isnan(self.temperature):
-            self.temperature = fit_temperature(self.to_logits, self._dev)
-            self._dev.clear()
-        for logits, target in self.to_logits(hidden, targets):
-            below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
-            right = below.gather(1, target[:, None])[:, 0].double()
-            for temperature in (*TEMPERATURES, self.temperature):
-                total = (below / temperature).exp().sum(dim=-1, dtype=torch.float64)
-                log_likelihood = right / temperature - total.log()
-                self._test[temperature].append(torch.stack([log_likelihood, 1 / total]))
-
-    def of_test(self) -> dict[float, NDArray[np.float64]]:
-        """Return, by temperature, log-likelihood and confidence of each test prediction, (2, n)."""
-        n_test = self.n_read - self.n_dev  # a batch that begins in dev was read whole
-        return {
-            temperature: torch.cat(parts, dim=-1)[:, -n_test:].cpu().numpy()
-            for temperature, parts in self._test.items()
-        }
-
-
-def fit_temperature(to_logits: ToLogits, rows: list[tuple[Tensor, Tensor]]) -> float:
-    """Return the temperature of the lowest loss on `rows` (n, C) with their right symbols (n,) (Guo
-    et al. 2017, section 4.2), searched in `FITTED_BETWEEN`. In the inverse temperature the loss is
-    convex, so it has one minimum."""
+def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
+    """Return the temperature of the lowest loss on some rows (Guo et al. 2017, section 4.2),
+    searched in `FITTED_BETWEEN`. In the inverse temperature the loss is convex, so it has one
+    minimum."""
     from scipy.optimize import minimize_scalar  # takes a while, spared to who trains alone
 
     def loss(log_temperature: float) -> float:
@@ -88,6 +45,21 @@ def fit_temperature(to_logits: ToLogits, rows: list[tuple[Tensor, Tensor]]) -> f
     bounds = (math.log(coldest), math.log(hottest))
     found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-5})
     return math.exp(found.x)
+
+
+def temper(
+    to_logits: ToLogits, rows: Rows, temperatures: Iterable[float]
+) -> dict[float, NDArray[np.float64]]:
+    """Return, by temperature, log-likelihood and confidence of each prediction, (2, n)."""
+    found: dict[float, list[Tensor]] = {temperature: [] for temperature in temperatures}
+    for hidden, targets in rows:
+        for logits, target in to_logits(hidden, targets):
+            below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
+            right = below.gather(1, target[:, None])[:, 0].double()
+            for temperature, parts in found.items():
+                total = (below / temperature).exp().sum(dim=-1, dtype=torch.float64)
+                parts.append(torch.stack([right / temperature - total.log(), 1 / total]))
+    return {of: torch.cat(parts, dim=-1).cpu().numpy() for of, parts in found.items()}
 
 
 def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> NDArray[np.int64]:
@@ -128,26 +100,42 @@ def null_ece(
     return float(np.mean(values))
 
 
+@torch.no_grad()
 def calibrate(
     confidence: NDArray[np.float64],
     correct: NDArray[np.bool_],
-    tempering: Tempering,
+    to_logits: ToLogits,
+    rows: Rows,
+    n_dev: int,
     generator: np.random.Generator,
 ) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """Measure calibration of held-out predictions, (N,) each, that `tempering` read. Return
+    """Measure calibration of held-out predictions, (N,) each, that were made of `rows`. The first
+    `n_dev` are dev's. Return
 
     - measures that bins do not tell: ece_null over all held-out characters; temperature, fitted on
       dev; nll_test_tempered, the test loss at that temperature;
     - `reliability` by each of `lib.results.BINNINGS`, one below the other;
     - test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins).
     """
-    fitted = tempering.temperature
+    dev: Rows = []
+    test: Rows = []
+    before = 0
+    for hidden, targets in rows:
+        left = n_dev - before
+        if left > 0:
+            dev.append((hidden[:left], targets[:left]))
+        if left < len(targets):
+            test.append((hidden, targets))  # of a batch that begins in dev all is read
+        before += len(targets)
+    fitted = fit_temperature(to_logits, dev)
+    n_test = len(correct) - n_dev
     of_test: dict[float, pd.DataFrame] = {}  # by temperature
     nll: dict[float, float] = {}
-    for temperature, (log_likelihood, sure) in sorted(tempering.of_test().items()):
+    tempered = temper(to_logits, test, sorted({*TEMPERATURES, fitted}))
+    for temperature, of_rows in tempered.items():
+        log_likelihood, sure = of_rows[:, -n_test:]
         nll[temperature] = -float(log_likelihood.mean())
-        bins = equal_mass_bins(sure)
-        of_test[temperature] = reliability(sure, correct[tempering.n_dev :], bins)
+        of_test[temperature] = reliability(sure, correct[n_dev:], equal_mass_bins(sure))
     temperatures = pd.DataFrame(
         {
             "temperature": list(nll),

@@ -7,18 +7,11 @@ from collections import defaultdict
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lib.train.model import GPT
-
-
-def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
-    """Join `n` windows of `block_size` characters, evenly spaced over `ids`, into (n, T + 1)."""
-    starts = np.linspace(0, len(ids) - block_size - 1, n).astype(int)
-    return torch.stack([ids[start : start + block_size + 1] for start in starts])
 
 
 def mean_cosine(vectors: Tensor) -> Tensor:

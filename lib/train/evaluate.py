@@ -1,13 +1,13 @@
 """Measure a trained model: all that a training notebook shows and a result keeps.
 
-One pass over held-out text scores every character: loss, accuracy, Brier score, calibration, norms
-and logits. Then the LM-Eval harness asks its tasks.
+One pass over held-out text scores every character: loss, accuracy, Brier score, calibration and
+norms. Then the LM-Eval harness asks its tasks.
 """
 
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,17 +28,14 @@ from lib.config.provenance import measure_files, require_unedited
 from lib.config.study import Arm, Study
 from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
-from lib.data.text import Corpus
+from lib.data.text import Corpus, evenly_spaced_windows
 from lib.data.tokens import TOKEN_CLASSES, token_class
-from lib.train.calibration import Tempering, calibrate
-from lib.train.diagnostics import evenly_spaced_windows
+from lib.train.calibration import Rows, calibrate
 from lib.train.machine import execution_environment
 from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
-SAMPLED_POSITIONS = 512
-"""Evenly spaced predictions whose logits are kept for quantiles."""
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -60,69 +57,60 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
     }
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Predictions for a text of N characters; the first has no context, which leaves N - 1."""
-
-    columns: dict[str, Array]
-    """What `per_character` says, and embedding_norm, the L2 norm of the vector that enters block 1;
-    (N - 1,) each."""
-    confidence: Array
-    """Probability of the most likely character; (N - 1,)."""
-    largest_logit: Array
-    """(N - 1,)"""
-    sampled_logits: Array
-    """Of evenly spaced predictions; (at most `SAMPLED_POSITIONS`, V)."""
-
-
 @torch.no_grad()
-def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None = None) -> Scores:
-    """Score every character of `ids` (N,) but the first, in adjacent windows of `block_size`.
+def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.DataFrame, Rows]:
+    """Score every character of each of `texts` (n,) but its first, in adjacent windows of
+    `block_size`. No window reaches from one text into the next. Return
+
+    - a row per prediction: what `per_character` says, confidence (the probability of the most
+      likely character), embedding_norm (the L2 norm of the vector that enters block 1) and text
+      (its number);
+    - what their logits are made of.
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
-    and the first of a window from one; the last window may be shorter. What is on the device stays
-    there to the end, so that the host waits once, and for the fit of `tempering`.
+    and the first of a window from one; the last window of a text may be shorter. What is on the
+    device stays there to the end, so that the host waits once.
     """
     device = model.transformer.wte.weight.device
-    ids = ids.to(device)
-    block_size, n = model.config.block_size, len(ids) - 1
-    sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
-    n_full = n // block_size * block_size
-    inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
-    if n_full < n:
-        inputs.append(ids[None, n_full:n])
     columns: dict[str, list[Tensor]] = defaultdict(list)
-    start, samples = 0, []
-    for x in inputs:  # (B, T)
-        hidden = model.hidden(x).flatten(0, 1)
-        targets = ids[start + 1 : start + 1 + len(hidden)]
-        for logits, target in model.logits_in_parts(hidden, targets):
-            in_part = sampled[(sampled >= start) & (sampled < start + len(logits))] - start
-            samples.append(logits[in_part.to(device)])
-            start += len(logits)
-            top = logits.amax(dim=-1).double()
-            total = logits.double().logsumexp(dim=-1)
-            scored = {"confidence": (top - total).exp(), "largest_logit": top}
-            for name, column in (scored | per_character(logits, target)).items():
-                columns[name].append(column)
-        if tempering:
-            tempering.read(hidden, targets)
-        norms = model.transformer.embed(x).norm(dim=-1)
-        columns["embedding_norm"].append(norms.flatten().double())
+    rows: Rows = []
+    for text in texts:
+        for x, targets in _batches(text.to(device), batch_size, model.config.block_size):
+            hidden = model.hidden(x).flatten(0, 1)  # x: (B, T), targets: (B · T,)
+            for logits, target in model.logits_in_parts(hidden, targets):
+                top = logits.amax(dim=-1).double()
+                columns["confidence"].append((top - logits.double().logsumexp(dim=-1)).exp())
+                for name, column in per_character(logits, target).items():
+                    columns[name].append(column)
+            rows.append((hidden, targets))
+            norms = model.transformer.embed(x).norm(dim=-1)
+            columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
-    confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
-    return Scores(joined, confidence, largest, torch.cat(samples).double().cpu().numpy())
+    numbers = np.repeat(np.arange(len(texts)), [len(text) - 1 for text in texts])
+    return pd.DataFrame(joined | {"text": numbers}), rows
 
 
-def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
-    """Return the mean loss per length of context, over all whole windows that were scored.
+def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the adjacent windows of a text (n,), some at a time: inputs (B, T), and what follows
+    each, (B · T,). The last window may be shorter, and comes alone."""
+    inputs, targets = text[:-1], text[1:]
+    whole = len(inputs) // block_size * block_size
+    for start in range(0, whole, batch_size * block_size):
+        end = min(start + batch_size * block_size, whole)
+        yield inputs[start:end].view(-1, block_size), targets[start:end]
+    if whole < len(inputs):
+        yield inputs[None, whole:], targets[whole:]
+
+
+def loss_by_position(scores: pd.DataFrame, block_size: int) -> pd.DataFrame:
+    """Return the mean loss per length of context, over all windows of `block_size` that were
+    scored.
 
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
     """
-    nll = scores.columns["nll"]
-    windows = len(nll) // block_size
-    losses = nll[: windows * block_size].reshape(windows, block_size)
+    whole = [nll[: len(nll) // block_size * block_size] for _, nll in scores.groupby("text")["nll"]]
+    losses = pd.concat(whole).to_numpy().reshape(-1, block_size)
     context = np.arange(1, block_size + 1)
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
@@ -137,10 +125,9 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def inference_throughput(model: GPT, ids: Tensor, batch_size: int) -> float:
-    """Return characters per second of forward passes over `batch_size` full windows, by the median
+def inference_throughput(model: GPT, windows: Tensor) -> float:
+    """Return characters per second of forward passes over windows (B, T + 1), by the median
     pass."""
-    windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)
     windows = windows.to(model.transformer.wte.weight.device)
     targets, seconds = windows[:, 1:].flatten(), []
     for _ in range(1 + 5):  # the first pass warms up
@@ -163,16 +150,6 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
     return summary.assign(n=summary["n"].fillna(0).astype(int))
 
 
-def logit_quantiles(scores: Scores) -> pd.DataFrame:
-    """Return quantiles of the logits of a fixed sample of predictions, and of the largest logit of
-    every prediction."""
-    probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
-    table = pd.DataFrame({"quantile": probabilities})
-    table["logit"] = np.quantile(scores.sampled_logits, probabilities)
-    table["largest_logit"] = np.quantile(scores.largest_logit, probabilities)
-    return table
-
-
 @dataclass
 class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
@@ -181,7 +158,7 @@ class Measurement:
     """Exact on the same machine and versions; empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
+    """tasks, temperatures, lengths, token_classes; stock_tasks where they were asked."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What measures are computed from, and a result's files hold: see `lib.results`."""
     suite_hash: str | None = None
@@ -225,26 +202,31 @@ def measure(run: Trainer) -> Measurement:
     model, block_size = run.model, config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        tempering = Tempering(model.logits_in_parts, len(corpus.dev) - 1)
-        scores = score(model, corpus.heldout, batch_size, tempering)
+        n_dev = len(corpus.dev) - len(corpus.ends["dev"])  # the first of a text is not predicted
+        scores, rows = score(model, corpus.heldout_texts, batch_size)
+        before, predicted = corpus.predictions
         result.raw["positions"] = loss_by_position(scores, block_size)
         result.tables["lengths"] = length_table(result.raw["positions"])
     with result.timed("calibration"):
         generator = np.random.default_rng([run.provenance.seed, 0])
         calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
-            scores.confidence, scores.columns["correct"], tempering, generator
+            scores["confidence"].to_numpy(),
+            scores["correct"].to_numpy(),
+            model.logits_in_parts,
+            rows,
+            n_dev,
+            generator,
         )
-        columns = dict(scores.columns)
+        columns = scores.drop(columns=["confidence", "text"])
         if corpus.unit == "tokens":
-            columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
-        result.raw["windows"] = results.window_table(columns, tempering.n_dev, block_size)
+            columns["characters"] = corpus.tokenizer.characters[predicted.numpy()]
+        result.raw["windows"] = results.window_table(columns, n_dev, block_size)
     with result.timed("diagnostics"):
-        norms = scores.columns["embedding_norm"]
-        classes = norm_by_token_class(corpus, corpus.heldout[:-1], norms)
-        result.tables["token_classes"] = classes
-        result.tables["logits"] = logit_quantiles(scores)
-        alone = inference_throughput(model, corpus.heldout, batch_size=1)
-        batched = inference_throughput(model, corpus.heldout, batch_size)
+        norms = scores["embedding_norm"].to_numpy()
+        result.tables["token_classes"] = norm_by_token_class(corpus, before, norms)
+        dev = (corpus.dev, corpus.ends["dev"])
+        alone = inference_throughput(model, evenly_spaced_windows(*dev, 1, block_size))
+        batched = inference_throughput(model, evenly_spaced_windows(*dev, batch_size, block_size))
         result.throughput["inference_tokens_per_second_batch_1"] = alone
         result.throughput["inference_tokens_per_second"] = batched
     ask_tasks(result, run)
@@ -259,11 +241,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
     wants_stock_tasks = bool(evaluation.tasks)
     if not wants_suite:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
-    if wants_suite and not has_harness():
-        result.notes.append(f"task suite left out: {INSTALL}")
-    if wants_stock_tasks and not has_harness():
-        result.notes.append(f"stock tasks left out: {INSTALL}")
     if not has_harness():
+        wanted = {"task suite": wants_suite, "stock tasks": wants_stock_tasks}
+        result.notes += [f"{name} left out: {INSTALL}" for name, asked in wanted.items() if asked]
         return
     batch_size = run.machine.evaluation_batch_size
     if wants_suite:

@@ -14,7 +14,7 @@ Update = Callable[[Tensor, Tensor], Tensor]
 def why_eager(config: RunConfig, processes: int) -> str:
     """Return the features of a run that rule out a CUDA graph; "" if there are none."""
     reasons = {
-        "dropout": config.model.dropout > 0,  # each step seeds the generator anew
+        "dropout": config.model.dropout > 0,  # each step seeds the generator
         "fp16": config.training.precision == "fp16",  # the scaler looks at the device
         "Muon": config.training.optimizer == "muon",  # reads its rate as a number
         "several processes": processes > 1,  # wait for each other

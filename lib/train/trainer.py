@@ -37,12 +37,11 @@ from lib.config.plan import read_plan
 from lib.config.provenance import TRAIN_FILES, git_state, require_unedited, train_key
 from lib.config.schema import ModelConfig, RunConfig
 from lib.config.study import Arm, Study
-from lib.data.text import Corpus, load_corpus, sample_batch
+from lib.data.text import Corpus, evenly_spaced_windows, load_corpus, sample_batch
 from lib.results import Provenance
 from lib.train import checkpoint, distributed, graph, machine
 from lib.train.diagnostics import (
     embedding_updates,
-    evenly_spaced_windows,
     gradient_cosine,
     second_moments,
     snapshot,
@@ -179,7 +178,8 @@ class Trainer:
 
         # Data
         self.batch_stream = random_stream(seed, "batches")
-        self.dev = evenly_spaced_windows(corpus.dev, config.evaluation.dev_windows, block_size)
+        n = config.evaluation.dev_windows
+        self.dev = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], n, block_size)
 
         # Where the run stands, and what is known of its steps
         self.step = 0
@@ -358,8 +358,8 @@ class Trainer:
 
         # Note what a row of the trace needs.
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
-        total = torch.stack(torch._foreach_norm(moments, 1)).sum()
-        largest = torch.stack(torch._foreach_max(moments)).max()
+        total = get_total_norm(moments, 1)  # they are not negative
+        largest = get_total_norm(moments, math.inf)
         notes = [loss, norm, total, largest, skipped, diverged]
         return torch.stack([note.double() for note in notes])
 
@@ -368,7 +368,8 @@ class Trainer:
         trains on, (b, T) each, on the device."""
         training = self.config.training
         block_size = self.config.model.block_size
-        x, y = sample_batch(self.corpus.train, training.batch_size, block_size, self.batch_stream)
+        ids, ends = self.corpus.train, self.corpus.ends["train"]
+        x, y = sample_batch(ids, ends, training.batch_size, block_size, self.batch_stream)
         self.batches = chained_hash(self.batches, x)
         x = x.chunk(self.processes)[self.rank]
         y = y.chunk(self.processes)[self.rank]
@@ -484,7 +485,7 @@ def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> 
     key = (*text, seed, batch_size, block_size)
     stream, hashes = _drawn.setdefault(key, (random_stream(seed, "batches"), [""]))
     while len(hashes) <= steps:
-        x, _ = sample_batch(corpus.train, batch_size, block_size, stream)
+        x, _ = sample_batch(corpus.train, corpus.ends["train"], batch_size, block_size, stream)
         hashes.append(chained_hash(hashes[-1], x))
     return _initial_weights(model, corpus.vocab_size, seed), hashes[steps]
 

@@ -57,10 +57,11 @@ def peer_step(model, loss_of, config):
     """A peer's step: batch, forward with its own loss, backward, norm, fused AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     corpus, stream = load_corpus(config.corpus), torch.Generator().manual_seed(0)
+    ids, ends = corpus.train, corpus.ends["train"]
     size = config.training.batch_size, config.model.block_size
 
     def step():
-        x, y = (part.to(DEVICE) for part in sample_batch(corpus.train, *size, stream))
+        x, y = (part.to(DEVICE) for part in sample_batch(ids, ends, *size, stream))
         with autocast(config.training.precision, DEVICE):
             loss = loss_of(model, x, y)
         loss.backward()

@@ -7,11 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from lib.config.schema import CorpusConfig
-from lib.data.describe import unlikeness
+from lib.data.describe import unlikeness, untrained
 from lib.data.suite import build_suite
-from lib.data.text import load_corpus
+from lib.data.text import PARTS, evenly_spaced_windows, load_corpus, sample_batch
 from tests.conftest import refused
 
 SENTENCES = {
@@ -32,14 +33,14 @@ def prose(language, n, seed=0, end="\n\n"):
 def load(tmp_path, kept):
     """Write files, by name, and load the folder; or the one file, of documents."""
 
-    def load(files, tokenizer="characters", place="own"):
+    def load(files, tokenizer="characters", place="own", **fields):
         folder = tmp_path / place
         shutil.rmtree(folder, ignore_errors=True)
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content.encode())
         source = folder / "own.jsonl" if "own.jsonl" in files else folder
-        return load_corpus(CorpusConfig(source=str(source), tokenizer=tokenizer))
+        return load_corpus(CorpusConfig(source=str(source), tokenizer=tokenizer, **fields))
 
     return load
 
@@ -104,6 +105,65 @@ def test_measured_documents_are_of_all_of_a_large_corpus(tokenizer, load, monkey
         assert 1200 < len(corpus.decode(part)) <= 1500
         assert min(shares(corpus.decode(part)).values()) > 0.15
     assert corpus.dev.equal(load(lines(SORTED * 3), tokenizer).dev)
+
+
+FILES = {f"{name}.txt": prose(name, 100 + 50 * i, i, " ") for i, name in enumerate(WORDS)}
+
+
+def test_windows_are_all_that_lie_within_one_file(load):
+    """In training, dev and test: here a line ends only where a file does."""
+    corpus = load(FILES)
+    for part in PARTS:
+        ids, ends = getattr(corpus, part), corpus.ends[part]
+        text = corpus.decode(ids)
+        places, n = np.arange(len(ids)), len(ids) - 128
+        within = [i for i in range(n) if not re.search(r"\n.", text[i : i + 129])]
+        drawn, _ = sample_batch(places, ends, 20 * n, 128, torch.Generator().manual_seed(0))
+        assert set(drawn[:, 0].tolist()) == set(within)
+        spaced = evenly_spaced_windows(torch.from_numpy(places), ends, len(within), 128)
+        assert spaced[:, 0].tolist() == within
+
+
+def test_windows_go_on_over_documents(load):
+    """Many are shorter than a window, in characters as with any tokenizer."""
+    for tokenizer in ("characters", "bytes"):
+        corpus = load(lines(SORTED), tokenizer)
+        assert {part: [*ends] for part, ends in corpus.ends.items()} == {
+            part: [len(getattr(corpus, part))] for part in PARTS
+        }
+
+
+def test_a_fraction_is_the_beginning_of_each_file(load):
+    whole, part = load(FILES), load(FILES, fraction=0.4)
+    files = np.split(whole.train, whole.ends["train"][:-1])
+    kept = [file[: int(0.4 * len(file))] for file in files]
+    assert part.train.tolist() == np.concatenate(kept).tolist()
+    assert part.ends["train"].tolist() == np.cumsum([len(file) for file in kept]).tolist()
+    assert part.symbols == whole.symbols
+    assert part.heldout.equal(whole.heldout)
+
+
+def test_files_without_a_window_are_counted_and_too_many_are_refused(load):
+    short = {f"t{i:02}.txt": prose("de", 1, i) for i in range(30)}
+    said = untrained(load(FILES | short), 128)
+    assert said.startswith("own: 26 of 29 files are not trained on: they are shorter than model.b")
+    assert untrained(load(FILES), 128) == ""
+    told = refused(load(short).require_length, 128)
+    assert "the train part has 34 characters of its longest file and model.block_size 128" in told
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "names", "said"),
+    [
+        ("bytes", ["a/{}.txt", "b/{}.txt"], ", none of own/b"),
+        ("characters", ["a/{}.txt", "b/{}.txt"], ", none of own/b"),
+        ("characters", ["a/{}.txt", "a/{}.txt"], ""),
+    ],
+)
+def test_a_source_of_which_nothing_is_held_out_is_told(tokenizer, names, said, load):
+    """Of 33 documents those numbered 0, 10, 19 and 29 are held out."""
+    files = {names[i > 29].format(f"{i:02}"): prose("de", 2, i) for i in range(33)}
+    assert load(files, tokenizer).held_out.endswith(f"of their text){said}")
 
 
 def test_one_huge_file_and_many_tiny_ones(load):

@@ -229,8 +229,8 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, token
     assert corpus.test.tolist() == ids_of(corpus, test)
     streams = [torch.Generator().manual_seed(3) for _ in range(2)]
     for _ in range(5):
-        one = sample_batch(corpus.train, 8, 16, streams[0])
-        other = sample_batch(corpus.train.astype(np.int64), 8, 16, streams[1])
+        one = sample_batch(corpus.train, corpus.ends["train"], 8, 16, streams[0])
+        other = sample_batch(corpus.train.astype(np.int64), corpus.ends["train"], 8, 16, streams[1])
         assert all(x.equal(y) for x, y in zip(one, other, strict=True))
     half = load(tokenizer=tokenizer, fraction=0.5)
     assert (half.train == corpus.train[: len(corpus.train) // 2]).all()

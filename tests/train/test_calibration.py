@@ -25,15 +25,11 @@ def sample(rng, n=2000, classes=7, scale=1.5):
 
 def batches(logits, target, size):
     parts = (torch.split(torch.from_numpy(part), size) for part in (logits, target))
-    return zip(*parts, strict=True)
+    return [*zip(*parts, strict=True)]
 
 
-def tempered(logits, target, n_dev, size=10_000):
-    """Read predictions in batches."""
-    tempering = calibration.Tempering(lambda logits, target: [(logits, target)], n_dev)
-    for part in batches(logits, target, size):
-        tempering.read(*part)
-    return tempering
+def as_they_are(logits, target):
+    return [(logits, target)]
 
 
 def calibrated(logits, target, n_dev, size=10_000):
@@ -41,9 +37,10 @@ def calibrated(logits, target, n_dev, size=10_000):
     scored = [per_character(*part) for part in batches(logits, target, size)]
     columns = {name: torch.cat([part[name] for part in scored]).numpy() for name in scored[0]}
     confidence = softmax(logits.astype(float), axis=-1).max(axis=-1)
-    read = tempered(logits, target, n_dev, size)
-    generator = np.random.default_rng(0)
-    return calibration.calibrate(confidence, columns["correct"], read, generator)
+    rows, generator = batches(logits, target, size), np.random.default_rng(0)
+    return calibration.calibrate(
+        confidence, columns["correct"], as_they_are, rows, n_dev, generator
+    )
 
 
 def test_ece_by_width_is_torchmetrics(rng):
@@ -101,7 +98,7 @@ def test_the_fitted_temperature_is_scipys(sharpness, rng):
     """The minimum of scikit-learn's log loss, by another search, over dev alone."""
     logits, target = sample(rng, n=4000)
     logits *= sharpness
-    fitted = tempered(logits, target, 3000, size=301).temperature
+    fitted = calibrated(logits, target, 3000, size=301)[0]["temperature"]
 
     def loss(log_temperature):
         return log_loss(target[:3000], softmax(logits[:3000] / np.exp(log_temperature), axis=-1))
@@ -115,7 +112,7 @@ def test_the_fitted_temperature_is_scipys(sharpness, rng):
 def test_a_temperature_without_an_optimum_is_the_last_one_tried(right, expected):
     logits = torch.tensor([[1.0, 0.5]] * 4)
     target = np.full(4, 0 if right else 1)
-    found = tempered(logits.numpy(), target, 2).temperature
+    found = calibration.fit_temperature(as_they_are, batches(logits.numpy(), target, 2))
     assert found == pytest.approx(expected, rel=1e-4)
 
 

@@ -9,7 +9,6 @@ import torch
 
 from lib.config.schema import RunConfig
 from lib.results import Provenance
-from lib.train import checkpoint
 from lib.train import trainer as training
 from tests.conftest import TINY, change
 from tests.train.samples import KilledError, assert_same, begun, killed_at, train
@@ -85,20 +84,6 @@ def test_two_checkpoints_and_finished_weights_are_kept(tiny, corpus, tmp_path, u
     again = train(tiny, corpus, 0, tmp_path)
     assert (undisturbed.from_checkpoint, again.from_checkpoint) == (False, True)
     assert_same(again, undisturbed)
-
-
-def test_a_checkpoint_comes_back_as_it_was_saved_the_last_one_by_step(tmp_path):
-    assert checkpoint.load(tmp_path / "none") is None
-    for step in (9, 10**8, 10**8 - 1):
-        numbers = [1.0, 1 / 3, float("inf"), float("nan")]
-        state = {"step": step, "at": None, "rows": [{"loss": x} for x in numbers]}
-        checkpoint.save(tmp_path, state | {"model": {"w": torch.arange(3)}})
-    loaded = checkpoint.load(tmp_path)
-    assert loaded is not None
-    assert loaded["step"] == 10**8
-    np.testing.assert_equal([row["loss"] for row in loaded["rows"]], numbers)
-    assert loaded["model"]["w"].equal(torch.arange(3))
-    assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corpus, tmp_path):

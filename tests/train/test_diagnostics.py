@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lib.data.text import evenly_spaced_windows
 from lib.train import diagnostics
 from lib.train.diagnostics import gradient_cosine, mean_cosine, snapshot
 from lib.train.evaluate import score
@@ -23,15 +24,15 @@ def test_mean_cosine_of_hand_made_cases(vectors, expected):
 
 def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
-    windows = diagnostics.evenly_spaced_windows(corpus.dev, 4, 16)
+    windows = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], 4, 16)
     shot = snapshot(model, windows)
     with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
         assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
-    singly = [score(model, window, 1) for window in windows]
-    losses = [s.columns["nll"].mean() for s in singly]
+    singly = [score(model, [window], 1)[0] for window in windows]
+    losses = [s["nll"].mean() for s in singly]
     assert shot["dev_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    norms = [s.columns["embedding_norm"].mean() for s in singly]
+    norms = [s["embedding_norm"].mean() for s in singly]
     assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     x = model.transformer.embed(windows[:, :-1])
     assert shot["input_cosine"] == pytest.approx(mean_cosine(x.flatten(0, 1)).item(), rel=1e-6)

@@ -108,18 +108,6 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_go_on(cor
     assert weights_digest(again.model) == weights_digest(whole.model)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_that_two_processes_began_goes_on_with_one(optimizer, corpus, tmp_path):
-    two = change(TWO, "training", optimizer=optimizer)
-    train_in_forks(two, corpus, tmp_path / "moved", stop_at=KILLED_AFTER)
-    alone = change(two, "machine", processes=1)
-    moved, whole = (train(alone, corpus, 0, tmp_path / name) for name in ("moved", "whole"))
-    told = [(s["start"], s["end"], s["machine"]["processes"]) for s in moved.stretches]
-    assert told == [(0, 10, 2), (10, STEPS, 1)]
-    assert (moved.resumed_at, moved.batches) == ([10], whole.batches)
-    np.testing.assert_allclose(moved.trace["loss"], whole.trace["loss"], rtol=1e-4)
-
-
 def rank_of(process):
     """The rank of a training process; None for any other."""
     try:

@@ -4,11 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 from lib.config.paths import ROOT
 from lib.train import evaluate
-from lib.train.calibration import Tempering
 from lib.train.evaluate import score
 from tests.train.samples import gpt, make_model
 
@@ -24,9 +22,9 @@ def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is(
     """All logits would take 40 MB, and calibration several times that; 2 MB are made at once."""
     code = """
 import resource, numpy as np, torch
-from lib.train import evaluate as evaluation, model as of_model
-from lib.train.calibration import Tempering, calibrate
-from lib.train.evaluate import logit_quantiles, score
+from lib.train import model as of_model
+from lib.train.calibration import calibrate
+from lib.train.evaluate import score
 from lib.train.machine import random_stream
 from lib.train.diagnostics import snapshot
 from lib.train.lm_eval import score_pairs
@@ -34,17 +32,15 @@ from lib.config.schema import ModelConfig
 
 torch.set_num_threads(1)
 of_model.LOGITS_AT_ONCE = 2**19
-evaluation.SAMPLED_POSITIONS = 64
 config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=64)
 model = of_model.GPT(config, 10_000, random_stream(0, "w"))
 ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
 
 def measure(n):
-    tempering = Tempering(model.logits_in_parts, 32)
-    scores = score(model, ids[:n + 1], n // 64, tempering)
+    scores, rows = score(model, [ids[:n + 1]], n // 64)
     generator = np.random.default_rng(0)
-    calibrate(scores.confidence, scores.columns['correct'], tempering, generator)
-    logit_quantiles(scores)
+    columns = (scores[name].to_numpy() for name in ('confidence', 'correct'))
+    calibrate(*columns, model.logits_in_parts, rows, 32, generator)
     windows = ids[:n].view(-1, 64)
     snapshot(model, windows)
     score_pairs(model, [([0], window) for window in windows.tolist()], n)
@@ -62,26 +58,25 @@ print(measure(128), measure(1024))
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
 def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(model, corpus, length):
-    one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
+    one, many = (score(model, [corpus.heldout[:length]], size)[0] for size in (1, 64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
-        few = score(model, corpus.heldout[:length], 64)
-    assert {len(column) for column in one.columns.values()} == {length - 1}
+        few, _ = score(model, [corpus.heldout[:length]], 64)
+    assert len(one) == length - 1
     for other in (many, few):
         for name in ("nll", "brier", "embedding_norm"):
-            np.testing.assert_allclose(one.columns[name], other.columns[name], atol=1e-5)
-        np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
+            np.testing.assert_allclose(one[name], other[name], atol=1e-5)
 
 
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus):
     model = make_model(corpus, block_size=48)
     text = corpus.heldout[: 4 * 48 + 1]
-    positions = evaluate.loss_by_position(score(model, text, 4), 48)
+    positions = evaluate.loss_by_position(score(model, [text], 4)[0], 48)
     table = evaluate.length_table(positions).set_index("length")
     assert table.index.tolist() == [16, 32, 48]
     for length in table.index:
         windows = [text[i : i + length + 1] for i in range(0, 192, 48)]
-        cut = [score(model, window, 1).columns["nll"].mean() for window in windows]
+        cut = [score(model, [window], 1)[0]["nll"].mean() for window in windows]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 
@@ -97,22 +92,3 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus):
     assert rows.loc["alphabetic", ["mean", "sd", "q25", "median", "q75"]].tolist() == described
     assert rows.loc["whitespace", "mean"] == 10.0
     assert rows.loc["numeric"].drop("n").isna().all()
-
-
-@pytest.mark.parametrize("cap", [None, 2.0])
-def test_logits_are_described_by_a_sample_and_the_largest_by_all(cap, corpus, monkeypatch):
-    monkeypatch.setattr("lib.train.evaluate.SAMPLED_POSITIONS", 3)
-    model = make_model(corpus, block_size=16, logit_softcap=cap)
-    text = corpus.heldout[: 5 * 16 + 8]
-    with torch.no_grad():
-        windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
-        logits = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
-    table = evaluate.logit_quantiles(score(model, text, 2)).set_index("quantile")
-    sample = logits[[0, 43, 86]]  # the first, the middle and the last prediction
-    expected = np.quantile(sample, [0.0, 0.25, 1.0])
-    np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
-    largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
-    np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
-    tempering = Tempering(model.logits_in_parts, 40)
-    nll = score(model, text, 2, tempering).columns["nll"]
-    assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)

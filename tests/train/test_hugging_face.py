@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lib.config.errors import ConfigError, UserError
 from lib.config.paths import run_folder
 from lib.train.checkpoint import read_finished
-from lib.train.evaluate import score
+from lib.train.evaluate import loss_by_position, score
 from lib.train.hugging_face import config_json, export
 from lib.train.model import KVCache
 from tests.conftest import TINY
@@ -82,15 +82,23 @@ def test_nanochats_logits_gradients_and_cache_are_ours(fields, corpus):
 
 
 def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
+    """Windows begin anew with each text; the last one of a text may be shorter."""
     model = varied(corpus, block_size=16)
     peer = as_loaded(model, corpus.vocab_size, tmp_path)
-    text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
-    expected = []
-    for start in range(0, len(text) - 1, 16):
-        window = text[start : start + 17]
-        logits = peer(window[None, :-1]).logits[0]
-        expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
-    np.testing.assert_allclose(score(model, text, 2).columns["nll"], expected, atol=1e-5)
+    texts = [corpus.heldout[:88], corpus.heldout[500:507], corpus.heldout[900:949]]
+    expected, whole = [], []
+    for text in texts:
+        for start in range(0, len(text) - 1, 16):
+            window = text[start : start + 17]
+            logits = peer(window[None, :-1]).logits[0]
+            losses = F.cross_entropy(logits, window[1:], reduction="none").tolist()
+            expected += losses
+            whole += [losses] if len(losses) == 16 else []
+    scores, _ = score(model, texts, 2)
+    np.testing.assert_allclose(scores["nll"], expected, atol=1e-5)
+    assert scores.groupby("text").size().tolist() == [87, 6, 48]
+    positions = loss_by_position(scores, 16)["position_loss"]
+    np.testing.assert_allclose(positions, np.mean(whole, axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@ from copy import copy
 
 import numpy as np
 import pytest
+import torch
 
 from lib.config.files import read_json
 from lib.config.metrics import MEASURES
 from lib.config.paths import run_folder
-from lib.config.schema import RunConfig
+from lib.config.schema import CorpusConfig, RunConfig
 from lib.config.study import Study
+from lib.data.describe import references
 from lib.data.suite import INSTALL
 from lib.data.text import load_corpus
 from lib.results import measures_of, read_raw
@@ -53,8 +55,8 @@ def asked(run, config):
 
 
 def test_everything_is_measured_and_timed(config, corpus, trained, measured):
-    scores, dev = score(trained.model, corpus.heldout, 64), len(corpus.dev) - 1
-    of = scores.columns
+    scores, dev = score(trained.model, [corpus.heldout], 64)[0], len(corpus.dev) - 1
+    of = scores
     whole = of["nll"]
     for part, nll in (("", whole), ("_dev", whole[:dev]), ("_test", whole[dev:])):
         assert measured.measures[f"perplexity{part}"] == pytest.approx(np.exp(nll.mean()), rel=1e-9)
@@ -63,7 +65,7 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
     assert measured.measures["grad_norm"] == trained.trace["grad_norm"].iloc[-1]
     assert measured.measures["suite_overflows"] == 0
     assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
-    tables = {"lengths", "temperatures", "token_classes", "logits", "tasks"}
+    tables = {"lengths", "temperatures", "token_classes", "tasks"}
     assert set(measured.tables) == tables
     contexts = measured.raw["positions"]["context"].tolist()
     assert contexts == [*range(1, config.model.block_size + 1)]
@@ -93,6 +95,30 @@ def test_a_result_holds_every_measure(config, corpus, trained, measured, tmp_pat
     characters = len(corpus.decode(corpus.heldout[1:]))
     bits = result.measures["loss"] * (len(corpus.heldout) - 1) / math.log(2) / characters
     assert result.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
+
+
+def test_files_of_a_folder_are_measured_one_by_one(tmp_path):
+    """Dev and test are those of each file, of which the first character is not predicted."""
+    text = load_corpus(CorpusConfig(source="synthetic")).training_text
+    (tmp_path / "own").mkdir()
+    for i, length in enumerate((6_000, 9_000, 12_000)):
+        (tmp_path / "own" / f"{i}.txt").write_text(text[i * 20_000 :][:length], "utf-8")
+    content = TINY | {"corpus": {"source": str(tmp_path / "own")}}
+    config = change(RunConfig.model_validate(content), "evaluation", items_per_task=0)
+    corpus = load_corpus(config.corpus)
+    run = train(config, corpus, 0, tmp_path / "run")
+    measured = measure(run)
+    counts = np.bincount(corpus.train, minlength=corpus.vocab_size) + 1
+    predicted = []
+    for part in ("dev", "test"):
+        texts = getattr(corpus, part).tensor_split(corpus.ends[part][:2].tolist())
+        predicted += [text[1:] for text in texts]
+        nll = np.concatenate([score(run.model, [text], 64)[0]["nll"] for text in texts])
+        perplexity = measured.measures[f"perplexity_{part}"]
+        assert perplexity == pytest.approx(np.exp(nll.mean()), rel=1e-6)
+    assert measured.raw["windows"]["n"].sum() == len(corpus.heldout) - 6
+    unigram = -np.log(counts / counts.sum())[torch.cat(predicted)].mean()
+    assert references(corpus, 16)["unigram_loss"] == pytest.approx(unigram)
 
 
 def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path):

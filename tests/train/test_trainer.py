@@ -112,7 +112,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(dropout, tiny, corpus
     model.train()
     stream, losses, norms = random_stream(0, "batches"), [], []
     for step in range(12):
-        x, y = sample_batch(corpus.train, 4, 16, stream)
+        x, y = sample_batch(corpus.train, corpus.ends["train"], 4, 16, stream)
         torch.manual_seed(derive_seed(0, f"dropout/{step}/0"))
         loss = F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1))
         optimizer.zero_grad()
@@ -152,7 +152,7 @@ def test_muon_steps_on_matrices_and_adamw_on_the_rest(float64, tiny, corpus, tmp
     moments = [torch.zeros_like(p) for p in matrices["params"]]
     stream = random_stream(0, "batches")
     for step in range(12):
-        x, y = sample_batch(corpus.train, 4, 16, stream)
+        x, y = sample_batch(corpus.train, corpus.ends["train"], 4, 16, stream)
         model.zero_grad()
         F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
