@@ -125,10 +125,11 @@ display(*[readable(measured.tables[name]) for name in suites_asked])
 show_measurement(measured.tables | measured.raw, this)
 
 # %% [markdown]
-# Norms at the input of block 1 by class of character, and loss at shorter contexts:
+# Norms at the input of block 1 by class of character, loss at shorter contexts, and how logits are
+# distributed:
 
 # %%
-for name in ("token_classes", "lengths"):
+for name in ("token_classes", "lengths", "logits"):
     display(readable(measured.tables.get(name)))
 
 # %% [markdown]

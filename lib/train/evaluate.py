@@ -1,7 +1,7 @@
 """Measure a trained model: all that a training notebook shows and a result keeps.
 
-One pass over held-out text scores every character: loss, accuracy, Brier score, calibration and
-norms. Then the LM-Eval harness asks its tasks.
+One pass over held-out text scores every character: loss, accuracy, Brier score, calibration,
+norms and logits. Then the LM-Eval harness asks its tasks.
 """
 
 import tempfile
@@ -36,6 +36,8 @@ from lib.train.model import GPT, count_parameters, weights_digest
 from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
+SAMPLED_PREDICTIONS = 512
+"""How many predictions the distribution of logits is of."""
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -150,6 +152,19 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
     return summary.assign(n=summary["n"].fillna(0).astype(int))
 
 
+@torch.no_grad()
+def logit_quantiles(model: GPT, rows: Rows) -> pd.DataFrame:
+    """Return quantiles of logits and of each prediction's largest logit, over some
+    `SAMPLED_PREDICTIONS` evenly spaced predictions of those that `score` returned."""
+    step = max(1, sum(len(targets) for _, targets in rows) // SAMPLED_PREDICTIONS)
+    sampled = [(hidden[::step], targets[::step]) for hidden, targets in rows]
+    logits = torch.cat([part for row in sampled for part, _ in model.logits_in_parts(*row)])
+    quantiles = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
+    columns = {"logit": logits.flatten(), "largest_logit": logits.amax(dim=-1)}
+    table = {name: np.quantile(of.cpu().numpy(), quantiles) for name, of in columns.items()}
+    return pd.DataFrame({"quantile": quantiles, **table})
+
+
 @dataclass
 class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
@@ -158,7 +173,7 @@ class Measurement:
     """Exact on the same machine and versions; empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes; stock_tasks where they were asked."""
+    """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """What measures are computed from, and a result's files hold: see `lib.results`."""
     suite_hash: str | None = None
@@ -224,6 +239,7 @@ def measure(run: Trainer) -> Measurement:
     with result.timed("diagnostics"):
         norms = scores["embedding_norm"].to_numpy()
         result.tables["token_classes"] = norm_by_token_class(corpus, before, norms)
+        result.tables["logits"] = logit_quantiles(model, rows)
         dev = (corpus.dev, corpus.ends["dev"])
         alone = inference_throughput(model, evenly_spaced_windows(*dev, 1, block_size))
         batched = inference_throughput(model, evenly_spaced_windows(*dev, batch_size, block_size))

@@ -92,3 +92,12 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus):
     assert rows.loc["alphabetic", ["mean", "sd", "q25", "median", "q75"]].tolist() == described
     assert rows.loc["whitespace", "mean"] == 10.0
     assert rows.loc["numeric"].drop("n").isna().all()
+
+
+def test_quantiles_of_logits_are_those_of_evenly_spaced_predictions(model, corpus, monkeypatch):
+    monkeypatch.setattr(evaluate, "SAMPLED_PREDICTIONS", 20)
+    text = corpus.heldout[:81]  # 5 windows, of which each fourth position is sampled
+    logits = model(text[:80].view(5, 16))[:, ::4].detach().numpy()
+    table = evaluate.logit_quantiles(model, score(model, [text], 5)[1]).set_index("quantile")
+    for name, values in {"logit": logits, "largest_logit": logits.max(axis=-1)}.items():
+        np.testing.assert_allclose(table[name], np.quantile(values, table.index), rtol=1e-5)

@@ -65,7 +65,7 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
     assert measured.measures["grad_norm"] == trained.trace["grad_norm"].iloc[-1]
     assert measured.measures["suite_overflows"] == 0
     assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
-    tables = {"lengths", "temperatures", "token_classes", "tasks"}
+    tables = {"lengths", "logits", "temperatures", "token_classes", "tasks"}
     assert set(measured.tables) == tables
     contexts = measured.raw["positions"]["context"].tolist()
     assert contexts == [*range(1, config.model.block_size + 1)]
