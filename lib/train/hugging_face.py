@@ -6,10 +6,10 @@ multiplier of attention and MLP goes into their last linear layers.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save_file
+from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from lib.config.errors import ConfigError, UserError
@@ -17,6 +17,9 @@ from lib.config.files import atomic_write, write_json
 from lib.config.schema import ModelConfig
 from lib.train.checkpoint import read_finished
 from lib.train.model import GPT
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
 
 _FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
 """Fields that must have their default in a GPT-2."""
@@ -37,29 +40,28 @@ def export(name: str, folder: Path) -> None:
     result, corpus, model = read_finished(parts[0], parts[1], int(parts[2]))
     if result.diverged_at is not None:
         raise UserError(f"{name} diverged at step {result.diverged_at}: no model")
-    tokenizer = corpus.tokenizer
-    config = config_json(model.config, corpus.vocab_size, tokenizer.end_of_document)
-    about_tokens = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": model.config.block_size,
-        "clean_up_tokenization_spaces": False,
-        "bos_token": tokenizer.end_name,
-        "eos_token": tokenizer.end_name,
-    }
+    from transformers import PreTrainedTokenizerFast  # takes seconds
+
+    peer = as_gpt2(model, corpus.tokenizer.end_of_document)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Backend.from_str(corpus.tokenizer.to_json()),
+        model_max_length=model.config.block_size,
+        clean_up_tokenization_spaces=False,
+        bos_token=corpus.tokenizer.end_name,
+        eos_token=corpus.tokenizer.end_name,
+    )
     with atomic_write(folder) as temporary:
-        temporary.mkdir()
-        write_json(temporary / "config.json", config)
-        save_file(named_weights(model), temporary / "model.safetensors", {"format": "pt"})
-        (temporary / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
-        write_json(temporary / "tokenizer_config.json", about_tokens)
+        peer.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
         write_json(temporary / "result.json", result.model_dump(mode="json"))
 
 
-def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[str, Any]:
-    """Write a model's `config.json`; `end` is the id that ends a document.
+def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
+    """Return a model as a GPT-2 of `transformers`; `end` is the id that ends a document.
 
     Raises UserError for a model that is no GPT-2, with what it would have to be.
     """
+    config = model.config
     differing = [name for name in _FIXED if getattr(config, name) != getattr(ModelConfig(), name)]
     if differing:
         raise UserError(f"it is no GPT-2, which has another {', '.join(differing)}")
@@ -68,25 +70,28 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
             f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
             f"weights of it act like one; only {', '.join(_LINEAR)} can be exported"
         )
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "torch_dtype": "float32",
-        "vocab_size": vocab_size,
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "n_positions": config.block_size,
-        "n_embd": config.n_embd,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_inner": config.mlp_ratio * config.n_embd,
-        "activation_function": "gelu",
-        "layer_norm_epsilon": 1e-5 * config.branch_multiplier**2,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-        "tie_word_embeddings": config.tied and config.embedding_norm not in ("center", "scale"),
-    }
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    peer = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=model.transformer.wte.num_embeddings,
+            n_positions=config.block_size,
+            n_embd=config.n_embd,
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+            n_inner=config.mlp_ratio * config.n_embd,
+            activation_function="gelu",
+            layer_norm_epsilon=1e-5 * config.branch_multiplier**2,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+            bos_token_id=end,
+            eos_token_id=end,
+            tie_word_embeddings=config.tied and config.embedding_norm not in ("center", "scale"),
+        )
+    )
+    peer.load_state_dict(named_weights(model))
+    return peer
 
 
 @torch.no_grad()
@@ -99,8 +104,8 @@ def named_weights(model: GPT) -> dict[str, Tensor]:
             tensor = tensor.t()  # Hugging Face's Conv1D is transposed
         factor = config.branch_multiplier if ".c_proj." in name else 1.0
         weights[name] = tensor.mul(factor).contiguous()
+    weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])  # of a tied head
     if config.embedding_norm in ("center", "scale"):
-        weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
         for layer in ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]:
             name = f"transformer.{layer}.weight"
             weights[name] = model.transformer.emb_norm(weights[name])

@@ -117,7 +117,7 @@ def test_a_step_is_at_least_as_fast_as_its_peers(name, tmp_path):
         peer = tmp_path / "peer"
         peer.mkdir()
         ours = trainers["eager"].model.cpu()
-        model = as_loaded(ours, corpus.vocab_size, peer).to(DEVICE).train()
+        model = as_loaded(ours, peer).to(DEVICE).train()
         ours.to(DEVICE)
         loss = lambda model, x, y: model(x, labels=x).loss  # noqa: E731
         steps["Hugging Face"] = peer_step(model, loss, config)

@@ -7,16 +7,14 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
 
-from lib.config.files import write_json
 from lib.config.paths import run_folder
 from lib.config.schema import ModelConfig
 from lib.config.study import Study, load_study
 from lib.data.text import load_corpus
 from lib.train import trainer as training
 from lib.train.evaluate import measure, write_result
-from lib.train.hugging_face import config_json, named_weights
+from lib.train.hugging_face import as_gpt2
 from lib.train.machine import random_stream
 from lib.train.model import GPT, RMS_EPS, ROTARY_BASE, weights_digest
 from lib.train.trainer import Trainer
@@ -160,16 +158,13 @@ def direct(model, corpus, context, continuation):
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
 
 
-def as_loaded(model, vocab_size, folder, end=None):
+def as_loaded(model, folder, end=None):
     """The peer: Hugging Face's GPT-2 with our weights, read from a folder."""
     from transformers import AutoModelForCausalLM  # seconds, which few tests need to wait
 
-    write_json(folder / "config.json", config_json(model.config, vocab_size, end))
-    weights = named_weights(model)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    as_gpt2(model, end).save_pretrained(folder)
     peer, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert peer.config.tie_word_embeddings == ("lm_head.weight" not in weights)
     return peer.eval()
 
 

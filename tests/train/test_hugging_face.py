@@ -11,7 +11,7 @@ from lib.config.errors import ConfigError, UserError
 from lib.config.paths import run_folder
 from lib.train.checkpoint import read_finished
 from lib.train.evaluate import loss_by_position, score
-from lib.train.hugging_face import config_json, export
+from lib.train.hugging_face import as_gpt2, export
 from lib.train.model import KVCache
 from tests.conftest import TINY
 from tests.train.samples import NANOCHAT, as_loaded, finished_study, make_model, nanochat
@@ -47,7 +47,7 @@ def varied(corpus, **fields):
 @torch.no_grad()
 def test_logits_and_cache_are_those_of_the_gpt2_that_transformers_load(fields, corpus, tmp_path):
     model, ids = varied(corpus, **fields), corpus.heldout[: 2 * 128].view(2, 128)
-    peer = as_loaded(model, corpus.vocab_size, tmp_path).double()
+    peer = as_loaded(model, tmp_path).double()
     ours, theirs = model.double()(ids), peer(ids).logits
     assert ours.std() > 0.1
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-6)
@@ -84,7 +84,7 @@ def test_nanochats_logits_gradients_and_cache_are_ours(fields, corpus):
 def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
     """Windows begin anew with each text; the last one of a text may be shorter."""
     model = varied(corpus, block_size=16)
-    peer = as_loaded(model, corpus.vocab_size, tmp_path)
+    peer = as_loaded(model, tmp_path)
     texts = [corpus.heldout[:88], corpus.heldout[500:507], corpus.heldout[900:949]]
     expected, whole = [], []
     for text in texts:
@@ -111,7 +111,7 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
 )
 def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
     with pytest.raises(UserError, match=reason):
-        config_json(make_model(corpus, **fields).config, corpus.vocab_size, None)
+        as_gpt2(make_model(corpus, **fields))
 
 
 @pytest.mark.slow

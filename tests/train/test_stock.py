@@ -108,7 +108,7 @@ def peer(model, corpus, tmp_path_factory):
         bos_token="<|endoftext|>",
         eos_token="<|endoftext|>",
     )
-    gpt2 = as_loaded(model, corpus.vocab_size, folder, end)
+    gpt2 = as_loaded(model, folder, end)
     return HFLM(pretrained=gpt2, tokenizer=tokenizer, batch_size=4)
 
 
