@@ -83,7 +83,7 @@ def float64(monkeypatch):
 
 def beginning(corpus, characters=4000):
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
-    text, middle = corpus.heldout, characters // 2
+    text, middle = corpus.heldout.numpy(), characters // 2
     return replace(corpus, dev=text[:middle], test=text[middle:characters])
 
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
@@ -25,8 +23,10 @@ from lib.data import split
 from lib.data.split import PARTS
 from lib.data.tokens import Characters, CorpusError, Ids, Tokenized, Tokenizer, pieces, tokenize
 
-if TYPE_CHECKING:  # importing it takes a second
+if TYPE_CHECKING:  # each takes a second to import, and a sweep with nothing to do needs neither
+    import torch
     from datasets import Dataset
+    from torch import Tensor
 
 __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
@@ -45,10 +45,10 @@ class Corpus:
     whole: Tokenized
     train: Ids
     """About nine tenths, cut to the configured fraction; (n,), in memory or memory-mapped."""
-    dev: Tensor
+    dev: Ids
     """Half of what is held out (see `lib.data.split`), cut to `MAX_MEASURED` characters; (n,),
     int64. Choices are made here."""
-    test: Tensor
+    test: Ids
     """The other half, likewise. Results are reported here."""
 
     @property
@@ -75,9 +75,11 @@ class Corpus:
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
-    def heldout(self) -> Tensor:
+    def heldout(self) -> "Tensor":
         """Dev and test, one after the other."""
-        return torch.cat((self.dev, self.test))
+        import torch
+
+        return torch.from_numpy(np.concatenate((self.dev, self.test)))
 
     @property
     def training_text(self) -> str:
@@ -87,18 +89,22 @@ class Corpus:
         return self.decode(self.whole.parts["train"]) if short else ""
 
     @property
-    def beginning(self) -> Tensor:
+    def beginning(self) -> "Tensor":
         """The id that stands before a text without context, (1,): the end of the document before,
         or a line break, or where there is none what the training part begins with."""
         if self.whole.has_documents:
+            import torch
+
             return torch.tensor([self.tokenizer.end_of_document])
         return self.encode("\n" if "\n" in self.symbols else self.decode(self.train[:1]))[:1]
 
-    def encode(self, text: str) -> Tensor:
+    def encode(self, text: str) -> "Tensor":
         """Map a text to ids (n,); CorpusError for a symbol that the tokenizer cannot write."""
+        import torch
+
         return torch.from_numpy(self.tokenizer.encode(text))
 
-    def decode(self, ids: Tensor | Ids) -> str:
+    def decode(self, ids: "Tensor | Ids") -> str:
         """Map ids (n,) back to text; the end of a document becomes a blank line."""
         return self.tokenizer.decode(ids.tolist())
 
@@ -400,14 +406,16 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
         ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
         ends = whole.tokenizer.characters[ids].cumsum()
         n = np.searchsorted(ends, MAX_MEASURED, side="right")
-        heldout.append(torch.from_numpy(ids[:n]))
+        heldout.append(ids[:n])
     return Corpus(name, key, whole, train, *heldout)
 
 
 def sample_batch(
-    ids: Ids, batch_size: int, block_size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+    ids: Ids, batch_size: int, block_size: int, generator: "torch.Generator"
+) -> "tuple[Tensor, Tensor]":
     """Draw random windows of ids (n,); return inputs and next tokens, both (B, T)."""
+    import torch
+
     starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
     windows = np.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     batch = torch.from_numpy(windows.astype(np.int64))

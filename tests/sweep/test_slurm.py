@@ -1,7 +1,7 @@
 """A sweep through Slurm: a run that outlives its limits is submitted again, and continues.
 
-It needs a cluster (one machine is enough: Debian's slurm-wlm and munge, with OverMemoryKill) and the
-two packages of params/slurm/requirements.txt; else it is skipped.
+It needs a cluster (one machine is enough: Debian's slurm-wlm and munge, with OverMemoryKill) and
+the two packages of params/slurm/requirements.txt; else it is skipped.
 """
 
 import importlib.util

@@ -23,7 +23,7 @@ def test_mean_cosine_of_hand_made_cases(vectors, expected):
 
 def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
-    windows = diagnostics.evenly_spaced_windows(corpus.dev, 4, 16)
+    windows = diagnostics.evenly_spaced_windows(corpus.heldout, 4, 16)
     shot = snapshot(model, windows)
     with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
         patch.setattr("lib.train.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
@@ -48,7 +48,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
 
 def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
-    windows = corpus.dev[: 8 * 9].view(8, 9)
+    windows = corpus.heldout[: 8 * 9].view(8, 9)
     one, other = windows[:5], windows[5:]
     gradients = []
     for part in (one, other):
