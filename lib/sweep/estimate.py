@@ -265,7 +265,7 @@ def seconds_of(study: Study, tried: Trial | None = None) -> dict[str, float]:
     return seconds
 
 
-def asks(study: Study, tries: bool) -> str:
+def asks(study: Study, *, tries: bool) -> str:
     """Return the minutes and megabytes that each run of a study asks a cluster for at its first
     attempt, `minutes:megabytes`: three times what its largest run takes, and ten minutes more. The
     time is measured if it `tries` and the device is here, else it follows from arithmetic."""

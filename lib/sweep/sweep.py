@@ -149,16 +149,21 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
         if not sweep.flags:
             return 0
         sweep = replace(sweep, flags=[flag for flag in sweep.flags if flag != "--verbose"])
-        command = snakemake_command(ROOT, studies, sweep, stale, jobs)
+        asks = [estimate.asks(study, tries=False) for study in studies]
+        command = snakemake_command(ROOT, studies, sweep, stale, jobs, asks)
         return subprocess.run([*command, "--dry-run"], env=environment()).returncode
     if sweep.cluster["executor"] == "slurm":
         default = "sacct" if shutil.which("sacct") else "squeue"
         status_command = sweep.cluster.get("slurm-status-command", default)
         require_end_is_told(read_slurm_config(), status_command)
     require_executable(studies, is_local=sweep.is_local)
+    trained = {study.name for study, *_ in due.values() if not sweep.is_local}
+    if trained:
+        print(f"Measured first, for what runs ask a cluster: {', '.join(trained)}", flush=True)
+    asks = [estimate.asks(study, tries=study.name in trained) for study in studies]
     _set_clocks_back(studies)
     copy = copy_code(studies)
-    command = snakemake_command(copy, studies, sweep, stale, jobs)
+    command = snakemake_command(copy, studies, sweep, stale, jobs, asks)
     is_long = sweep.is_local and seconds_of(due) / (jobs or 1) > LONG
     if is_long and paths.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
@@ -223,11 +228,15 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 
 def snakemake_command(
-    code: Path, studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
+    code: Path,
+    studies: list[Study],
+    sweep: Sweep,
+    stale: Mapping[Path, str],
+    jobs: int | None,
+    asks: Iterable[str],
 ) -> list[str]:
     """Return the command by which Snakemake makes what is missing or stale, with the code in a
-    folder. What runs ask a cluster for is measured first, unless nothing is to be executed."""
-    tries = not (sweep.is_local or sweep.dry_run)
+    folder; `asks` is what runs of each study ask a cluster for (see `estimate.asks`)."""
     command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
@@ -235,7 +244,7 @@ def snakemake_command(
     command += ["--rerun-triggers", "input", "--workflow-profile", "none"]
     command += ["--jobs", str(jobs)] if jobs else []
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
-    command += [f"asks={','.join(estimate.asks(study, tries) for study in studies)}"]
+    command += [f"asks={','.join(asks)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}"]
     for flag in sweep.flags:  # such as --until train
         command += turns(studies) if flag == "train" else [flag]
@@ -462,27 +471,35 @@ def follow(
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar, start, last = progress.add_task("", total=total + len(later)), time.monotonic(), ""
     steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old, todo = _written([*due, *later]), sum(steps.values()) - _steps_made(due)
+    old = _written([*due, *later])
+    # What is not made yet, in order, and when its former result was written.
+    pending = {path: old.get(path) for path in [*due, *later]}
+    todo = sum(steps.values()) - _steps_made(due.keys() - old)
     with progress:
         while True:
-            status, elapsed = snakemake.poll(), time.monotonic() - start
+            status, now = snakemake.poll(), time.monotonic()
+            elapsed = now - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            made = [p for p, when in _written([*due, *later]).items() if when != old.get(p)]
-            rest = due.keys() - made
+            written = _written(pending)
+            pending = {p: was for p, was in pending.items() if written.get(p, was) == was}
+            rest = [path for path in pending if path in due]
             line = f"{total - len(rest)}/{total} runs"
-            if not rest and (next_ := [word for p, word in later.items() if p not in made]):
-                line += f", now the {next_[0]}"
-            said, left = line, sum(steps[path] for path in rest) - _steps_made(rest)
+            if not rest and pending:
+                line += f", now the {later[next(iter(pending))]}"
+            said = line
+            left = sum(steps[path] for path in rest) - _steps_made({*rest} - written.keys())
             if 0 < left < todo:
                 line += f", {estimate.clock(elapsed / (todo - left) * left)} left"
-            progress.update(bar, completed=total - len(due) + len(made), description=line)
+            made = len(steps) + len(later) - len(pending)
+            progress.update(bar, completed=total - len(due) + made, description=line)
             if status is not None:
                 break
             if not console.is_terminal and said != last and made:
                 print(f"{line}, {estimate.clock(elapsed)} elapsed", flush=True)
             last = said
-            time.sleep(0.5)
+            # Thousands of runs take a while to look at: a twentieth of the time at the most.
+            time.sleep(max(0.5, 19 * (time.monotonic() - now)))
     runs = f"{total - len(rest)}/{total} runs, {estimate.clock(elapsed)}"
     print(runs if due else "No run is missing or stale.")
     return True
@@ -490,16 +507,19 @@ def follow(
 
 def _written(paths: Iterable[Path]) -> dict[Path, int]:
     """Return when each result that is there was written."""
-    return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
+    written = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            written[path] = path.stat().st_mtime_ns
+    return written
 
 
 def _steps_made(paths: Iterable[Path]) -> int:
-    """Return how many steps unfinished runs have made."""
+    """Return how many steps runs without a result have made."""
     made = 0
     for path in paths:
-        if not path.is_file():
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                made += int(path.with_name(STEP_FILE).read_text("utf-8"))
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            made += int(path.with_name(STEP_FILE).read_text("utf-8"))
     return made
 
 

@@ -520,13 +520,13 @@ def test_a_large_study_is_estimated_without_its_text():
 
 def test_runs_ask_a_cluster_for_three_times_what_the_largest_takes(tiny_study, monkeypatch):
     monkeypatch.setattr(estimating, "trial", lambda arm: Trial(100.0, 0.0, 200.0))
-    minutes, megabytes = map(int, asks(tiny_study, True).split(":"))
+    minutes, megabytes = map(int, asks(tiny_study, tries=True).split(":"))
     assert minutes == 10 + 3 * (12 * 100 + 200) / 60
     largest = max(sum(memory(a.config, size_of(a.config)).values()) for a in tiny_study.arms())
     assert megabytes == pytest.approx(3 * (6e8 + largest) / 1e6, abs=1)
     on_gpu = tiny_study.model_copy(update={"machine": MachineConfig(device="cuda")})
     if not torch.cuda.is_available():  # then there is nothing to try
-        assert asks(on_gpu, True).startswith("11:")
+        assert asks(on_gpu, tries=True).startswith("11:")
 
 
 def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
