@@ -93,7 +93,7 @@ class Size(NamedTuple):
     parameters: int
     """Without biases and gains, about a hundredth."""
     flops: float
-    """Operations of its training."""
+    """Operations of a step."""
 
 
 def symbols_of(config: CorpusConfig) -> int:
@@ -107,7 +107,7 @@ def symbols_of(config: CorpusConfig) -> int:
 
 
 def size_of(config: RunConfig) -> Size:
-    """Count symbols, parameters and operations of a run. Training takes 6 N + 12 L C T operations
+    """Count symbols, parameters and operations of a run. A step takes 6 N + 12 L C T operations
     for each token (Chowdhery et al. 2022, arXiv 2204.02311, appendix B), with L layers, C features
     and T tokens of context. N leaves out embeddings that are only looked up: nothing is multiplied
     with them. Raises CorpusError."""
@@ -117,7 +117,8 @@ def size_of(config: RunConfig) -> Size:
     looked_up = 0 if model.tied else symbols * model.n_embd
     looked_up += model.block_size * model.n_embd if model.positions == "learned" else 0
     each = 6 * multiplied + 12 * model.n_layer * model.n_embd * model.block_size
-    return Size(symbols, multiplied + looked_up, config.tokens * each)
+    tokens = config.training.batch_size * model.block_size
+    return Size(symbols, multiplied + looked_up, tokens * each)
 
 
 def model_of(config: RunConfig) -> "GPT":
@@ -191,10 +192,14 @@ def trial(arm: Arm) -> Trial:
     """Train an arm for a few steps, as a sweep would, in a folder of its own. If fewer devices are
     here than its processes, one of them takes its share of the batch alone; if its text is not
     here, a text of as many symbols stands in. Raises UserError if it fails."""
+    from lib.train.machine import require_devices
+
     fields: Any = arm.config.model_dump()
     fields["evaluation"]["interval"] = 1
     machine = machine_of(arm.config)
-    if machine.processes > _devices(machine):
+    try:
+        require_devices(machine)
+    except ConfigError:
         fields["training"]["batch_size"] //= machine.processes
         fields["machine"]["processes"] = 1
     with tempfile.TemporaryDirectory() as folder:
@@ -205,15 +210,6 @@ def trial(arm: Arm) -> Trial:
         parts = train_apart(study, study.arms()[0].id, 0)["seconds"]
         rest = time.perf_counter() - start - parts["training"] - parts["snapshots"]
     return Trial(parts["training"] / steps, parts["snapshots"] / (steps + 1), rest)
-
-
-def _devices(machine: Machine) -> int:
-    """Count the devices that processes of a run can have here."""
-    if machine.device == "cpu":
-        return cores()
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def stand_in(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
@@ -232,36 +228,32 @@ def stand_in(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
 
 def try_largest(study: Study) -> Trial | None:
     """Try the largest arm of a study; return None if one of its steps would take a CPU long."""
-    largest = _largest(study)
-    work = size_of(largest.config).flops / largest.config.training.iterations
+    largest = largest_arm(study)
+    work = size_of(largest.config).flops
     is_long = machine_of(largest.config).device == "cpu" and work > AFFORDABLE
     return None if is_long else trial(largest)
 
 
-def _largest(study: Study) -> Arm:
+def largest_arm(study: Study) -> Arm:
     """Return the arm whose step takes the most operations."""
-
-    def work(arm: Arm) -> float:
-        return size_of(arm.config).flops / arm.config.training.iterations
-
-    return max(study.arms(), key=work)
+    return max(study.arms(), key=lambda arm: size_of(arm.config).flops)
 
 
 def seconds_of(study: Study, tried: Trial | None = None) -> dict[str, float]:
     """Return how many seconds a run of each arm takes: by a trial of the largest one, or else
     roughly, by arithmetic."""
-    flops = {arm.id: size_of(arm.config).flops for arm in study.arms()}
-    if tried is None:
-        speed = SPEED[machine_of(study).device]
-        return {arm: REST + of / speed for arm, of in flops.items()}
-    largest = _largest(study)
-    most = flops[largest.id] / largest.config.training.iterations
+    most = size_of(largest_arm(study).config).flops
+    machine = machine_of(study)
+    device = "cuda" if study.machine.device == "cuda" else machine.device  # here or elsewhere
+    speed = SPEED[device] * machine.processes
     seconds = {}
     for arm in study.arms():
-        steps = arm.config.training.iterations
-        points = steps // study.evaluation.interval + 1
-        share = flops[arm.id] / steps / most
-        seconds[arm.id] = tried.rest + share * (tried.step * steps + tried.point * points)
+        steps, work = arm.config.training.iterations, size_of(arm.config).flops
+        if tried is None:
+            seconds[arm.id] = REST + steps * work / speed
+            continue
+        points = steps // arm.config.evaluation.interval + 1
+        seconds[arm.id] = tried.rest + work / most * (tried.step * steps + tried.point * points)
     return seconds
 
 
@@ -342,14 +334,14 @@ def estimate(
     or a recorded study that shows it (None: the plan's).
     """
     arms, n = list(study.arms()), len(study.seeds)
-    largest = max(arms, key=lambda arm: size_of(arm.config).flops)
-    config, size = largest.config, size_of(largest.config)
-    total = n * sum(size_of(arm.config).flops for arm in arms)
+    config = largest_arm(study).config
+    size = size_of(config)
+    work = [arm.config.training.iterations * size_of(arm.config).flops for arm in arms]
     parameters = sum(weights.numel() for weights in model_of(config).parameters())
     yield f"{study.name}: {len(arms)} arms × {n} seeds; of the largest run:"
     yield f"  parameters  {parameters:,}"
     yield f"  tokens      {config.tokens:,}"
-    yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
+    yield f"  arithmetic  {max(work):.2e} FLOP, of all runs {n * sum(work):.2e}"
     needed = memory(config, size)
     parts = ", ".join(f"{part} {amount(number)}" for part, number in needed.items())
     yield f"  memory      {amount(sum(needed.values()))} a process: {parts}"

@@ -23,8 +23,9 @@ def read_slurm_config() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def require_end_is_told(config: str, status_command: str) -> None:
-    """Raise UserError if a cluster with this configuration would not tell that a run has ended."""
+def require_end_is_told(config: str, status_command: str | None) -> None:
+    """Raise UserError if a cluster with this configuration would not tell that a run has ended.
+    Without a command, the plugin asks `sacct`."""
     fields = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", config, re.MULTILINE))
     if fields.get("AccountingStorageType", "accounting_storage/none") != "accounting_storage/none":
         return

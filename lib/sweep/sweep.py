@@ -92,22 +92,24 @@ class Sweep:
     """Whether records that came from elsewhere are replaced."""
 
     @cached_property
-    def cluster(self) -> dict[str, Any]:
-        """What flags, or the profile that they name, say of a cluster: executor, status command."""
+    def cluster(self) -> tuple[str, str | None]:
+        """Snakemake's executor ("" for this machine), and its command for the status of jobs, as
+        flags say, or the profile that they name."""
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for name in ("--profile", "--executor", "-e", "--slurm-status-command"):
-            parser.add_argument(name, dest=name.strip("-"))
-        given = vars(parser.parse_known_args(self.flags)[0])
-        profile = given["profile"]
-        files = paths.listed(Path(profile), "config*.yaml") if profile else []
-        said = {k: v for file in files for k, v in read_yaml(file).items()}
-        said |= {k: v for k, v in given.items() if v is not None}
-        executor = said.get("e") or said.get("executor")
-        return said | {"executor": executor or ("" if files or not profile else "unknown")}
+        parser.add_argument("--profile")
+        parser.add_argument("--executor", "-e")
+        parser.add_argument("--slurm-status-command")
+        given, _ = parser.parse_known_args(self.flags)
+        profile = {"executor": ""}
+        if given.profile:
+            files = paths.listed(Path(given.profile), "config*.yaml")
+            profile |= read_yaml(files[-1]) if files else {"executor": "unknown"}
+        status_command = given.slurm_status_command or profile.get("slurm-status-command")
+        return given.executor or profile["executor"], status_command
 
     @property
     def is_local(self) -> bool:
-        return not self.cluster["executor"]
+        return not self.cluster[0]
 
 
 def run_sweep(sweep: Sweep) -> int:
@@ -152,9 +154,8 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
         asks = [estimate.asks(study, tries=False) for study in studies]
         command = snakemake_command(ROOT, studies, sweep, stale, jobs, asks)
         return subprocess.run([*command, "--dry-run"], env=environment()).returncode
-    if sweep.cluster["executor"] == "slurm":
-        default = "sacct" if shutil.which("sacct") else "squeue"
-        status_command = sweep.cluster.get("slurm-status-command", default)
+    executor, status_command = sweep.cluster
+    if executor == "slurm":
         require_end_is_told(read_slurm_config(), status_command)
     require_executable(studies, is_local=sweep.is_local)
     trained = {study.name for study, *_ in due.values() if not sweep.is_local}

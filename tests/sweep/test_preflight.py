@@ -489,7 +489,8 @@ def test_operations_and_parameters_are_those_of_the_model_s_matrices(tied, tiny)
     with FlopCounterMode(display=False) as counted:
         net(torch.zeros((2, 12), dtype=torch.long)).sum().backward()
     attention = 12 * model.n_layer * model.n_embd * model.block_size
-    assert size.flops / config.tokens == counted.get_total_flops() / (2 * 12) + attention
+    tokens = config.training.batch_size * model.block_size
+    assert size.flops / tokens == counted.get_total_flops() / (2 * 12) + attention
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300", "own.json"])

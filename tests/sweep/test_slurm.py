@@ -44,8 +44,7 @@ def test_where_a_sweep_runs_is_read_from_its_flags_or_their_profile(
     flags, executor, status_command
 ):
     sweep = Sweep(["smoke"], flags.split())
-    found = sweep.cluster
-    assert (found["executor"], found.get("slurm-status-command")) == (executor, status_command)
+    assert sweep.cluster == (executor, status_command)
     assert sweep.is_local == (executor == "")
 
 
@@ -66,6 +65,7 @@ MinJobAge               = {age}
         (configured("300 sec", "accounting_storage/slurmdbd"), "sacct", ""),
         (configured("44 sec"), "squeue", "slurm: MinJobAge is 44 s and this cluster keeps no"),
         (configured("300 sec"), "sacct", "slurm: this cluster keeps no accounts, so nobody"),
+        (configured("300 sec"), None, "slurm: this cluster keeps no accounts, so nobody"),
         ("", "squeue", "slurm: `scontrol show config` cannot be read here"),
     ],
 )
