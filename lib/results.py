@@ -31,6 +31,8 @@ from lib.config.yaml import Json
 
 STEP_FILE = "step.txt"
 """In the folder of a run in training, how many steps it has made."""
+PROVENANCE = "provenance.json"
+"""In the folder of a run, its `Provenance`, which is written before the first step."""
 
 
 class _Facts(BaseModel):

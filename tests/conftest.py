@@ -84,7 +84,7 @@ def float64(monkeypatch):
 
 def beginning(corpus, characters=4000):
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
-    text, middle = corpus.heldout, characters // 2
+    text, middle = corpus.heldout.numpy(), characters // 2
     ends = corpus.ends | {part: np.array([middle]) for part in ("dev", "test")}
     return replace(corpus, dev=text[:middle], test=text[middle:characters], ends=ends)
 

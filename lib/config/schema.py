@@ -5,6 +5,7 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -47,6 +48,8 @@ TRAIN_SHARE = 0.9
 """Leading share of a text that is for training; the rest is held out (see `lib.data.split`)."""
 GRAM = 24
 """A question may not share this many characters in a row with the training part."""
+GPU_EVALUATION = 32_768
+"""Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
 
 
 class Section(BaseModel):
@@ -269,6 +272,30 @@ class RunConfig(Section):
         """Number of tokens that a run is trained on."""
         training = self.training
         return training.iterations * training.batch_size * self.model.block_size
+
+    def machine_on(self, device: str, devices: int = 1) -> Machine:
+        """Resolve the machine's settings on a number of devices of a kind; `graph` stays off."""
+        settings = self.machine
+        processes = settings.processes
+        if processes is None:  # the most GPUs that divide the batch
+            batch, smallest = self.training.batch_size, settings.micro_batch_size or 1
+            most = devices if device == "cuda" else 1
+            processes = max(n for n in range(1, most + 1) if batch % (n * smallest) == 0)
+        share = self.training.batch_size // processes
+        if device == "cpu":
+            micro_batch_size = max(math.gcd(share, n) for n in (3, 4))  # fits into a core's cache
+            evaluation_batch_size = 8
+        else:
+            micro_batch_size = share
+            evaluation_batch_size = min(256, max(1, GPU_EVALUATION // self.model.block_size))
+        resolved = {
+            "device": device,
+            "micro_batch_size": settings.micro_batch_size or micro_batch_size,
+            "evaluation_batch_size": settings.evaluation_batch_size or evaluation_batch_size,
+            "processes": processes,
+            "graph": False,
+        }
+        return Machine.model_validate(settings.model_dump() | resolved)
 
     def changed(self) -> dict[str, Json]:
         """Return the values that differ from the schema's defaults, without the machine's. So a

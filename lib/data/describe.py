@@ -72,7 +72,7 @@ def repetition(corpus: Corpus) -> str:
     part (its first `MAX_SEARCHED` tokens), whatever white space is around them; "" if none is.
     Passages end at blank lines, as documents do, or, in a text without blank lines, at line ends.
     """
-    text = corpus.decode(corpus.heldout)
+    text = corpus.decode(np.concatenate((corpus.dev, corpus.test)))
     end = "\n\n" if "\n\n" in text else "\n"
     passages = [passage.strip() for passage in text.split(end) if passage.strip()]
     train = corpus.decode(corpus.train[:MAX_SEARCHED])
@@ -105,7 +105,7 @@ def unlikeness(corpus: Corpus) -> str:
     loss = -np.log((counts + 1) / (len(train) + corpus.vocab_size))
     own = float(loss @ counts) / len(train)
     for part in ("dev", "test"):
-        found = float(loss[getattr(corpus, part).numpy()].mean())
+        found = float(loss[getattr(corpus, part)].mean())
         if found > min(own + UNLIKE, np.log(corpus.vocab_size)):
             return (
                 f"{corpus.name}: {part}, which is held out, is another kind of text: its unigram "

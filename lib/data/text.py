@@ -11,11 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
@@ -32,6 +30,10 @@ from lib.data.tokens import (
     pieces,
     tokenize,
 )
+
+if TYPE_CHECKING:  # it takes a second to import, and a sweep with nothing to do does not need it
+    import torch
+    from torch import Tensor
 
 __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
@@ -50,10 +52,10 @@ class Corpus:
     whole: Tokenized
     train: Ids
     """About nine tenths, cut to the configured fraction; (n,), in memory or memory-mapped."""
-    dev: Tensor
+    dev: Ids
     """Half of what is held out (see `lib.data.split`), cut to `MAX_MEASURED` characters; (n,),
     int64. Choices are made here."""
-    test: Tensor
+    test: Ids
     """The other half, likewise. Results are reported here."""
     ends: dict[str, Lengths]
     """Where the files end in train, dev and test: no window goes on from one file to the next. One
@@ -83,25 +85,31 @@ class Corpus:
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
-    def heldout(self) -> Tensor:
+    def heldout(self) -> "Tensor":
         """Dev and test, one after the other."""
-        return torch.cat((self.dev, self.test))
+        import torch
+
+        return torch.from_numpy(np.concatenate((self.dev, self.test)))
 
     @property
-    def heldout_texts(self) -> list[Tensor]:
+    def heldout_texts(self) -> "list[Tensor]":
         """Dev and test as they are scored: file by file, and anything else as one text."""
+        import torch
+
         if not self.whole.lengths:
             return [self.heldout]
         return [
-            text
+            torch.from_numpy(text)
             for ids, ends in ((self.dev, self.ends["dev"]), (self.test, self.ends["test"]))
-            for text in ids.tensor_split(ends[:-1].tolist())
+            for text in np.split(ids, ends[:-1])
         ]
 
     @property
-    def predictions(self) -> tuple[Tensor, Tensor]:
+    def predictions(self) -> "tuple[Tensor, Tensor]":
         """Dev and test as pairs of neighbours, (n,) each: what stands before, and what is
         predicted."""
+        import torch
+
         texts = self.heldout_texts
         before = torch.cat([text[:-1] for text in texts])
         return before, torch.cat([text[1:] for text in texts])
@@ -114,18 +122,22 @@ class Corpus:
         return self.decode(self.whole.parts["train"]) if short else ""
 
     @property
-    def beginning(self) -> Tensor:
+    def beginning(self) -> "Tensor":
         """The id that stands before a text without context, (1,): the end of the document before,
         or a line break, or where there is none what the training part begins with."""
         if self.whole.has_documents:
+            import torch
+
             return torch.tensor([self.tokenizer.end_of_document])
         return self.encode("\n" if "\n" in self.symbols else self.decode(self.train[:1]))[:1]
 
-    def encode(self, text: str) -> Tensor:
+    def encode(self, text: str) -> "Tensor":
         """Map a text to ids (n,); CorpusError for a symbol that the tokenizer cannot write."""
+        import torch
+
         return torch.from_numpy(self.tokenizer.encode(text))
 
-    def decode(self, ids: Tensor | Ids) -> str:
+    def decode(self, ids: "Tensor | Ids") -> str:
         """Map ids (n,) back to text; the end of a document becomes a blank line."""
         return self.tokenizer.decode(ids.tolist())
 
@@ -439,7 +451,7 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
         ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
         characters = whole.tokenizer.characters[ids].cumsum()
         n = np.searchsorted(characters, MAX_MEASURED, side="right")
-        heldout.append(torch.from_numpy(ids[:n]))
+        heldout.append(ids[:n])
         ends[part] = ends[part].clip(max=n)
     dev, test = heldout
     return Corpus(name, key, whole, train, dev, test, ends)
@@ -463,10 +475,12 @@ def window_starts(ends: Lengths, block_size: int, numbers: Lengths) -> Lengths:
 
 
 def sample_batch(
-    ids: Ids, ends: Lengths, batch_size: int, block_size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+    ids: Ids, ends: Lengths, batch_size: int, block_size: int, generator: "torch.Generator"
+) -> "tuple[Tensor, Tensor]":
     """Draw random windows of a part's ids (n,), each within one of the files that end at `ends`;
     return inputs and next tokens, both (B, T)."""
+    import torch
+
     n = int(windows_before(ends, block_size)[-1])
     drawn = torch.randint(n, (batch_size,), generator=generator).numpy()
     starts = window_starts(ends, block_size, drawn)
@@ -475,8 +489,10 @@ def sample_batch(
     return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
 
 
-def evenly_spaced_windows(ids: Tensor, ends: Lengths, n: int, block_size: int) -> Tensor:
+def evenly_spaced_windows(ids: Ids, ends: Lengths, n: int, block_size: int) -> "Tensor":
     """Join `n` windows, evenly spaced over all of a part's, into (n, T + 1)."""
+    import torch
+
     last = windows_before(ends, block_size)[-1] - 1
     starts = window_starts(ends, block_size, np.linspace(0, last, n).astype(np.int64))
-    return torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
+    return torch.from_numpy(np.stack([ids[start : start + block_size + 1] for start in starts]))

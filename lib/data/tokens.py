@@ -155,6 +155,15 @@ class BytePairs:
 Tokenizer = Characters | BytePairs
 
 
+def read_tokenizer(name: str) -> str:
+    """Read a `tokenizer.json`. CorpusError if it is not there."""
+    file = find(name)
+    if file is None or not file.is_file():
+        remedy = "give characters, bytes, bpe-<size> or the path of a tokenizer.json"
+        raise CorpusError(f"corpus.tokenizer: '{name}' is no file; {remedy}")
+    return file.read_text("utf-8", "replace")
+
+
 def learn(tokenizer: str, train: Iterable[str]) -> str:
     """Return the `tokenizer.json` of `bytes`, or of `bpe-<size>` learned from texts. CorpusError
     where they have too few pairs."""
@@ -232,12 +241,7 @@ def tokenize(
     Raises CorpusError for a tokenizer that is not there or does not go with the texts, and OSError
     where the ids cannot be kept.
     """
-    content = ""
-    if tokenizer.endswith(".json"):
-        if not (file := find(tokenizer)) or not file.is_file():
-            remedy = "give characters, bytes, bpe-<size> or the path of a tokenizer.json"
-            raise CorpusError(f"corpus.tokenizer: '{tokenizer}' is no file; {remedy}")
-        content = file.read_text("utf-8", "replace")
+    content = read_tokenizer(tokenizer) if tokenizer.endswith(".json") else ""
     made_of = digest([_FORMAT, key, tokenizer, content, has_documents])
     folder = output_root() / "data" / "tokens" / f"{name}-{made_of[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -30,10 +30,10 @@ Studies and flags come in any order. --jobs is the number of runs side by side (
 cores and memory, or GPUs, have room for). --stop-after HOURS stops all that runs at that time; a
 rerun continues every run from its last checkpoint. A record that came with the repository stays
 as it is: what runs stays in runs/, and --replace puts it in the record's place. --replace also
-makes confirmatory runs again if other code made them. -n only tells which runs would be made and
-why. Another useful Snakemake flag is --profile params/slurm (a cluster). Ctrl-C stops everything;
-a plain rerun continues. The environment is .venv in this folder, whatever is active; --here uses
-the active one.
+makes confirmatory runs again if other code made them. -n only tells how many runs are due and why,
+how long they take and what follows; --verbose adds Snakemake's own plan. Another useful Snakemake
+flag is --profile params/slurm (a cluster). Ctrl-C stops everything; a plain rerun continues. The
+environment is .venv in this folder, whatever is active; --here uses the active one.
 """
 
 import argparse

@@ -1,33 +1,40 @@
 """What a study costs (parameters, arithmetic, memory, time here), and the power of its seeds."""
 
+import hashlib
+import json
+import math
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
-from typing import Any, NamedTuple
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lib.config.claim import load_plan
 from lib.config.contrasts import arm_weights
 from lib.config.environment import cores, total_memory
 from lib.config.errors import ConfigError, UsageError, suggest
+from lib.config.files import write_json
 from lib.config.freeze import proposed_plan
 from lib.config.metrics import MEASURES
+from lib.config.paths import output_root
 from lib.config.plan import Plan
-from lib.config.schema import CorpusConfig, RunConfig
+from lib.config.schema import MIN_BPE, CorpusConfig, Machine, RunConfig
 from lib.config.study import Arm, Study
 from lib.data.suite import build_suite
-from lib.data.text import Corpus, CorpusError, load_corpus
+from lib.data.text import Corpus, CorpusError
+from lib.data.tokens import BytePairs, learn, read_tokenizer
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult
 from lib.stats.runs import tidy
-from lib.sweep.execute import train_apart
-from lib.train.machine import describe, prepare
-from lib.train.model import GPT, count_parameters, flops_per_token
-from lib.train.trainer import initial_hashes
+from lib.sweep.execute import corpus_of, train_apart
+
+if TYPE_CHECKING:  # torch takes a second to import: only what needs it does
+    from lib.train.model import GPT
 
 AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
@@ -37,14 +44,10 @@ PROCESS = 6e8
 """Bytes of a run's processes beside what its model takes, and of the sweep's own."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
 """Operations a second that a small model reaches, on a core and on a GPU."""
+REST = 10.0
+"""Seconds that a small run takes beside its steps: its notebook's start, the suite, pictures."""
 _SHORT = {"iterations": 5, "warmup_iterations": 1}
 """What a study's training is shortened to, to be checked."""
-
-
-@cache
-def corpus_of(config: CorpusConfig) -> Corpus:
-    """Load a corpus, once. Raises CorpusError."""
-    return load_corpus(config)
 
 
 def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
@@ -59,6 +62,8 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
     """Return the hashes of a run's initial weights and batches; None if its text is not here."""
+    from lib.train.trainer import initial_hashes
+
     corpus = _corpus_here(config.corpus)
     return initial_hashes(config, corpus, seed, steps) if corpus else None
 
@@ -71,25 +76,56 @@ def _corpus_here(corpus: CorpusConfig) -> Corpus | None:
     return None
 
 
+def machine_of(config: RunConfig) -> Machine:
+    """Resolve the settings of this machine for a run. A GPU that is not here counts as a CPU; torch
+    is asked only if NVIDIA's driver is here."""
+    if config.machine.device == "cpu" or not shutil.which("nvidia-smi"):
+        return config.machine_on("cpu")
+    from lib.train.machine import prepare
+
+    return prepare(config)
+
+
 class Size(NamedTuple):
     """How large a run is."""
 
     symbols: int
     parameters: int
+    """Without biases and gains, about a hundredth."""
     flops: float
-    """Operations of its training."""
+    """Operations of a step."""
 
 
-def model_of(config: RunConfig) -> GPT:
-    """Return a run's model, without weights."""
-    return GPT(config.model, corpus_of(config.corpus).vocab_size, None)
+def symbols_of(config: CorpusConfig) -> int:
+    """Count the symbols of a corpus. They follow from its tokenizer; only for characters is the
+    text read. Raises CorpusError."""
+    if config.tokenizer == "characters":
+        return corpus_of(config).vocab_size
+    if config.tokenizer.endswith(".json"):
+        return len(BytePairs(read_tokenizer(config.tokenizer), config.tokenizer).symbols)
+    return MIN_BPE if config.tokenizer == "bytes" else int(config.tokenizer.removeprefix("bpe-"))
 
 
 def size_of(config: RunConfig) -> Size:
-    """Count symbols, parameters and operations of a run. Raises CorpusError."""
-    symbols, parameters = corpus_of(config.corpus).vocab_size, count_parameters(model_of(config))
-    each = flops_per_token(config.model, symbols, parameters)
-    return Size(symbols, parameters, config.tokens * each)
+    """Count symbols, parameters and operations of a run. A step takes 6 N + 12 L C T operations
+    for each token (Chowdhery et al. 2022, arXiv 2204.02311, appendix B), with L layers, C features
+    and T tokens of context. N leaves out embeddings that are only looked up: nothing is multiplied
+    with them. Raises CorpusError."""
+    model, symbols = config.model, symbols_of(config.corpus)
+    blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
+    multiplied = blocks + symbols * model.n_embd
+    looked_up = 0 if model.tied else symbols * model.n_embd
+    looked_up += model.block_size * model.n_embd if model.positions == "learned" else 0
+    each = 6 * multiplied + 12 * model.n_layer * model.n_embd * model.block_size
+    tokens = config.training.batch_size * model.block_size
+    return Size(symbols, multiplied + looked_up, tokens * each)
+
+
+def model_of(config: RunConfig) -> "GPT":
+    """Return a run's model, without weights."""
+    from lib.train.model import GPT
+
+    return GPT(config.model, symbols_of(config.corpus), None)
 
 
 def memory(config: RunConfig, size: Size) -> dict[str, float]:
@@ -97,7 +133,7 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
     or Muon's one of the matrices in blocks, and activations. Of these a block keeps some
     8 C + b (6 + 2 m) C bytes for each token, with C features, an MLP m times as wide and b bytes
     per number, and the head (b + 12) V, with V symbols: within a tenth of what torch counts."""
-    model, machine = config.model, prepare(config)
+    model, machine = config.model, machine_of(config)
     b = 4 if config.training.precision == "fp32" else 2
     block = (8 + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
     matrices = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
@@ -116,8 +152,10 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     """Return the GPU of each run that trains at the same time; none if studies train on the CPU.
     Runs share a GPU, because a run spends most of its time outside it: as many as cores and memory
     allow, or as `jobs` says. A run that takes several GPUs has all of them (`0,1`)."""
-    if all(prepare(study).device == "cpu" for study in studies):
+    if all(machine_of(study).device == "cpu" for study in studies):
         return []
+    import torch
+
     names = ",".join(map(str, range(torch.cuda.device_count())))
     names = os.environ.get("CUDA_VISIBLE_DEVICES") or names
     if any(study.machine.processes != 1 for study in studies):
@@ -141,51 +179,132 @@ def _most_memory(studies: list[Study]) -> float:
     return max(sum(memory(config, size_of(config)).values()) for config in configs)
 
 
-def seconds_of(runs: Collection[tuple[Study, Arm, int]]) -> float:
-    """Return how many seconds some runs train one after another, roughly, by their arithmetic."""
-    arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
-    seconds = {k: size_of(c).flops / SPEED[prepare(c).device] for k, c in arms.items()}
-    return sum(seconds[study.name, arm.id] for study, arm, _ in runs)
+class Trial(NamedTuple):
+    """Seconds of the parts of a run, measured."""
+
+    step: float
+    point: float
+    """Of the dev curve."""
+    rest: float
 
 
-def trial(arm: Arm) -> tuple[float, float, float]:
-    """Train an arm for a few steps, as a sweep would, in a folder of its own; return the seconds of
-    a step, of a point of the dev curve, and of all else in its notebook. Raises UserError if it
-    fails."""
+def trial(arm: Arm) -> Trial:
+    """Train an arm for a few steps, as a sweep would, in a folder of its own. If fewer devices are
+    here than its processes, one of them takes its share of the batch alone; if its text is not
+    here, a text of as many symbols stands in. Raises UserError if it fails."""
+    from lib.train.machine import require_devices
+
     fields: Any = arm.config.model_dump()
     fields["evaluation"]["interval"] = 1
-    study = shortened(Study.model_validate({"name": "trial", "seeds": [0], **fields}))
-    start, steps = time.perf_counter(), study.training.iterations
-    parts = train_apart(study, study.arms()[0].id, 0)["seconds"]
-    rest = time.perf_counter() - start - parts["training"] - parts["snapshots"]
-    return parts["training"] / steps, parts["snapshots"] / (steps + 1), rest
+    machine = machine_of(arm.config)
+    try:
+        require_devices(machine)
+    except ConfigError:
+        fields["training"]["batch_size"] //= machine.processes
+        fields["machine"]["processes"] = 1
+    with tempfile.TemporaryDirectory() as folder:
+        if _corpus_here(arm.config.corpus) is None:
+            fields["corpus"] = stand_in(arm.config.corpus, Path(folder)).model_dump()
+        study = shortened(Study.model_validate({"name": "trial", "seeds": [0], **fields}))
+        start, steps = time.perf_counter(), study.training.iterations
+        parts = train_apart(study, study.arms()[0].id, 0)["seconds"]
+        rest = time.perf_counter() - start - parts["training"] - parts["snapshots"]
+    return Trial(parts["training"] / steps, parts["snapshots"] / (steps + 1), rest)
+
+
+def stand_in(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
+    """Return a corpus that is here, with the symbols of one that is not. Byte pairs have to be
+    learned from the text: in their place stand tokens that never occur."""
+    tokenizer = corpus.tokenizer
+    if tokenizer.startswith("bpe-"):
+        content = json.loads(learn("bytes", []))
+        vocabulary = content["model"]["vocab"]
+        n = symbols_of(corpus) - len(vocabulary) - 1  # beside bytes and the end of a document
+        vocabulary |= {f"<{i}>": len(vocabulary) + 1 + i for i in range(n)}
+        tokenizer = str(folder / "tokenizer.json")
+        write_json(Path(tokenizer), content)
+    return CorpusConfig(source="synthetic", tokenizer=tokenizer)
+
+
+def try_largest(study: Study) -> Trial | None:
+    """Try the largest arm of a study; return None if one of its steps would take a CPU long."""
+    largest = largest_arm(study)
+    work = size_of(largest.config).flops
+    is_long = machine_of(largest.config).device == "cpu" and work > AFFORDABLE
+    return None if is_long else trial(largest)
+
+
+def largest_arm(study: Study) -> Arm:
+    """Return the arm whose step takes the most operations."""
+    return max(study.arms(), key=lambda arm: size_of(arm.config).flops)
+
+
+def seconds_of(study: Study, tried: Trial | None = None) -> dict[str, float]:
+    """Return how many seconds a run of each arm takes: by a trial of the largest one, or else
+    roughly, by arithmetic."""
+    most = size_of(largest_arm(study).config).flops
+    machine = machine_of(study)
+    device = "cuda" if study.machine.device == "cuda" else machine.device  # here or elsewhere
+    speed = SPEED[device] * machine.processes
+    seconds = {}
+    for arm in study.arms():
+        steps, work = arm.config.training.iterations, size_of(arm.config).flops
+        if tried is None:
+            seconds[arm.id] = REST + steps * work / speed
+            continue
+        points = steps // arm.config.evaluation.interval + 1
+        seconds[arm.id] = tried.rest + work / most * (tried.step * steps + tried.point * points)
+    return seconds
+
+
+def asks(study: Study, *, tries: bool) -> str:
+    """Return the minutes and megabytes that each run of a study asks a cluster for at its first
+    attempt, `minutes:megabytes`: three times what its largest run takes, and ten minutes more. The
+    time is measured if it `tries` and the device is here, else it follows from arithmetic."""
+    is_here = study.machine.device != "cuda" or machine_of(study).device == "cuda"
+    tried = try_largest(study) if tries and is_here else None
+    minutes = math.ceil(10 + 3 * max(seconds_of(study, tried).values()) / 60)
+    kept = PROCESS + (CONTEXT if study.machine.device == "cuda" else 0.0)
+    return f"{minutes}:{3 * (kept + _most_memory([study])) / 1e6:.0f}"
 
 
 def time_of(study: Study) -> Iterator[str]:
-    """Yield lines that say how long a study takes here, by a trial of its largest arm. There is no
-    trial if one step would take a CPU long."""
-    arms = list(study.arms())
-    work = {arm.id: size_of(arm.config).flops / arm.config.training.iterations for arm in arms}
-    largest = max(arms, key=lambda arm: work[arm.id])
-    if prepare(study).device == "cpu" and work[largest.id] > AFFORDABLE:
+    """Yield lines that say how long a study takes here, by a trial of its largest arm."""
+    from lib.train.machine import describe
+
+    tried = try_largest(study)
+    if tried is None:
         yield "  time        not tried: a step of it would take a core more than ten seconds"
         return
-    step, point, rest = trial(largest)
-    runs = []
-    for arm in arms:
-        steps = arm.config.training.iterations
-        seconds = step * steps + point * (steps // study.evaluation.interval + 1)
-        runs.append(rest + work[arm.id] / work[largest.id] * seconds)
+    seconds = seconds_of(study, tried).values()
     jobs = len(gpus([study], None)) or side_by_side([study])
-    total = max(max(runs), len(study.seeds) * sum(runs) / jobs)
-    here = describe(prepare(study)).device_name
-    yield f"  time        on {here}: {1000 * step:,.1f} ms a step, {clock(max(runs))} a run,"
-    yield f"              {clock(total)} in all, {jobs} side by side; the analysis comes on top"
+    total = max(max(seconds), len(study.seeds) * sum(seconds) / jobs)
+    here = describe(machine_of(study)).device_name
+    daily = 86_400 / tried.step
+    yield f"  time        on {here}: {1000 * tried.step:,.1f} ms a step, {daily:,.0f} steps a day,"
+    yield f"              {clock(max(seconds))} a run, {clock(total)} in all, {jobs} side by side;"
+    yield "              the analysis comes on top"
 
 
 def clock(seconds: float) -> str:
     """Write a time: seconds below a minute, else h:mm:ss."""
     return f"{seconds:.0f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def amount(size: float) -> str:
+    """Write a number of bytes."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+def seconds_to_write(size: float) -> float:
+    """Measure how long a checkpoint takes to hash and to write to the disk that keeps runs."""
+    sample = bytes(min(int(size), 2**26))
+    with tempfile.TemporaryFile(dir=output_root()) as file:
+        start = time.perf_counter()
+        hashlib.sha256(sample)
+        file.write(sample)
+        os.fsync(file.fileno())
+        return (time.perf_counter() - start) * size / len(sample)
 
 
 def shortened(study: Study) -> Study:
@@ -215,16 +334,22 @@ def estimate(
     or a recorded study that shows it (None: the plan's).
     """
     arms, n = list(study.arms()), len(study.seeds)
-    largest = max(arms, key=lambda arm: size_of(arm.config).flops)
-    config, size = largest.config, size_of(largest.config)
-    total = n * sum(size_of(arm.config).flops for arm in arms)
+    config = largest_arm(study).config
+    size = size_of(config)
+    work = [arm.config.training.iterations * size_of(arm.config).flops for arm in arms]
+    parameters = sum(weights.numel() for weights in model_of(config).parameters())
     yield f"{study.name}: {len(arms)} arms × {n} seeds; of the largest run:"
-    yield f"  parameters  {size.parameters:,}"
-    yield f"  arithmetic  {size.flops:.2e} FLOP, of all runs {total:.2e}"
+    yield f"  parameters  {parameters:,}"
+    yield f"  tokens      {config.tokens:,}"
+    yield f"  arithmetic  {max(work):.2e} FLOP, of all runs {n * sum(work):.2e}"
     needed = memory(config, size)
-    megabytes = {part: number / 1e6 for part, number in needed.items()}
-    parts = ", ".join(f"{part} {number:,.1f}" for part, number in megabytes.items())
-    yield f"  memory      {sum(megabytes.values()):,.1f} MB: {parts}"
+    parts = ", ".join(f"{part} {amount(number)}" for part, number in needed.items())
+    yield f"  memory      {amount(sum(needed.values()))} a process: {parts}"
+    checkpoint = needed["optimizer"] + 4.0 * parameters
+    seconds = seconds_to_write(checkpoint)
+    yield f"  checkpoint  {amount(checkpoint)}, written here in {seconds:.1f} s"
+    if config.corpus.tokenizer != "characters":
+        yield f"  on disk     {amount(4 * config.tokens)} of ids, for a text of as many tokens"
     yield from time_of(study)
     try:
         plan = load_plan(study)

@@ -13,8 +13,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 from filelock import Timeout
@@ -36,9 +37,12 @@ from lib.config.paths import (
     study_folder,
 )
 from lib.config.provenance import git, git_state
-from lib.config.schema import digest
+from lib.config.schema import CorpusConfig, digest
 from lib.config.study import Study, load_study
 from lib.sweep.code import execute_in, require_as_asked, tree_of
+
+if TYPE_CHECKING:
+    from lib.data.text import Corpus
 
 GPUS = "STUDY_GPUS"
 """Environment variable with the GPU of each run side by side, separated by semicolons.
@@ -127,6 +131,14 @@ def train_apart(study: Study, arm: str, seed: int) -> Any:
         return read_json(Path(folder, "runs", study.name, arm, f"seed-{seed}", "result.json"))
 
 
+@cache
+def corpus_of(config: CorpusConfig) -> "Corpus":
+    """Load a corpus, once in a process. Raises CorpusError."""
+    from lib.data.text import load_corpus  # which no run's parent process needs
+
+    return load_corpus(config)
+
+
 def made_from(notebook: str, study: Study) -> dict[str, str]:
     """Return digests of what a notebook of a whole study is made from, by what messages call it."""
     from lib.record.archive import results_read
@@ -143,9 +155,7 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
     if results := results_read(notebook, study):
         content["results"] = results
     if notebook == "01_data":
-        from lib.data.text import load_corpus
-
-        content["corpus"] = sorted(load_corpus(text).sha256 for text in texts)
+        content["corpus"] = sorted(corpus_of(text).sha256 for text in texts)
     return {name: digest(value) for name, value in content.items()}
 
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lib.config.claim import claim_status, load_plan, parameters_digest, require_plan_of_runs
 from lib.config.environment import total_memory
 from lib.config.errors import ConfigError, UserError
@@ -22,21 +20,17 @@ from lib.data.describe import repetition, unlikeness, untrained
 from lib.data.suite import INSTALL, has_harness
 from lib.data.text import KNOWN
 from lib.record.archive import Record
-from lib.results import RunResult, trained_with
+from lib.results import PROVENANCE, RunResult, trained_with
 from lib.sweep.code import resolve
-from lib.sweep.estimate import corpus_of, memory, model_of, size_of
-from lib.train.machine import prepare, require_devices
-from lib.train.trainer import PROVENANCE
+from lib.sweep.estimate import memory, model_of, size_of
+from lib.sweep.execute import corpus_of
 
 Check = Callable[[Study], Any]
 
 
-def load_and_check(
-    names: list[str], *, is_local: bool = True, executes: bool = True, replaces: bool = False
-) -> list[Study]:
-    """Load the studies named and check all that they name: plan, commits, corpora; tasks, whose
-    files may run Python, if it `executes`; and, if they are to run here, devices and memory. Raises
-    UserError with a line for each fault.
+def load_and_check(names: list[str], *, replaces: bool = False) -> list[Study]:
+    """Load the studies named and check all that they name: plan, commits, corpora. Raises UserError
+    with a line for each fault.
 
     With `replaces`, confirmatory runs may be made again by other code.
     """
@@ -45,23 +39,37 @@ def load_and_check(
     for name in dict.fromkeys(names):
         with _collecting(faults):
             studies.append(load_study(name))
+    checks: list[Check] = [load_plan, require_same_plan, require_as_frozen, resolve]
+    checks += [_require_equal_texts, *([] if replaces else [require_same_code])]
     for study in studies:
         where = f"{study.name}.yaml: "
-        checks: list[Check] = [load_plan, require_same_plan, require_as_frozen]
-        checks += [resolve, _require_equal_texts]
-        checks += [] if replaces else [require_same_code]
-        checks += [_require_tasks] if executes else []
         for check in checks:
             with _collecting(faults, where):
                 check(study)
         for arm in study.arms():
             with _collecting(faults, where):
                 corpus_of(arm.config.corpus).require_length(arm.config.model.block_size)
-            if is_local:
-                with _collecting(faults, where):
-                    _require_machine(study, arm)
-    if faults:
-        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+    _raise(faults)
+    return studies
+
+
+def require_executable(studies: list[Study], *, is_local: bool) -> None:
+    """Check what matters only if something is to be executed: tasks, whose files may run Python,
+    and, if it is to be executed here, devices and memory. Raises UserError with a line for each
+    fault."""
+    faults: list[str] = []
+    for study in studies:
+        where = f"{study.name}.yaml: "
+        with _collecting(faults, where):
+            _require_tasks(study)
+        for arm in study.arms() if is_local else []:
+            with _collecting(faults, where):
+                _require_machine(study, arm)
+    _raise(faults)
+
+
+def print_texts(studies: list[Study]) -> None:
+    """Print what is held out of texts of one's own, and what is amiss with any text."""
     configs = [arm.config for study in studies for arm in study.arms()]
     corpora = [corpus_of(text) for text in {config.corpus for config in configs}]
     own = [corpus for corpus in corpora if corpus.name not in KNOWN]
@@ -71,7 +79,6 @@ def load_and_check(
     warnings |= {untrained(corpus_of(c.corpus), c.model.block_size) for c in configs}
     for said in sorted(warnings - {""}):
         print(f"warning: {said}")
-    return studies
 
 
 def require_same_plan(study: Study) -> None:
@@ -186,6 +193,11 @@ def _require_equal_texts(study: Study) -> None:
             )
 
 
+def _raise(faults: list[str]) -> None:
+    if faults:
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
+
+
 @contextmanager
 def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
     """Collect a UserError of the block as a fault, and go on."""
@@ -216,6 +228,8 @@ def _require_tasks(study: Study) -> None:
 def _require_machine(study: Study, arm: Arm) -> None:
     """Raise ConfigError if this machine lacks devices or memory for an arm, or if its runs were
     made on another kind of device."""
+    from lib.train.machine import prepare, require_devices
+
     machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
     for path in folder.glob(f"{arm.id}/seed-*/result.json"):
@@ -231,6 +245,8 @@ def _require_machine(study: Study, arm: Arm) -> None:
     needed = sum(memory(arm.config, size_of(arm.config)).values())
     available = total_memory()
     if machine.device == "cuda":
+        import torch
+
         available = torch.cuda.get_device_properties(0).total_memory
     if needed > available:
         raise ConfigError(

@@ -1,18 +1,23 @@
-"""Run studies: what is stale and why, one Snakemake call, one line of progress.
+"""Run studies: what is due and why, one Snakemake call, one line of progress.
 
 The same command continues whatever was stopped. A result counts only if it was made by this code,
 from this corpus, with these parameters, as the result itself says. Times of files decide nothing.
 """
 
+import argparse
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,13 +34,15 @@ from lib.config.paths import ROOT, RUNS, executed_notebook, relative, result_fil
 from lib.config.provenance import git_state, measure_key, train_key
 from lib.config.schema import RunConfig
 from lib.config.study import Arm, Study
+from lib.config.yaml import read_yaml
 from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
-from lib.sweep import estimate
+from lib.sweep import estimate, execute
 from lib.sweep.code import copy_code, run_module, with_commits, write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
-from lib.sweep.preflight import load_and_check
+from lib.sweep.preflight import load_and_check, print_texts, require_executable
+from lib.sweep.slurm import read_slurm_config, require_end_is_told
 from lib.sweep.summary import summarise
 
 LONG = 600.0
@@ -44,6 +51,8 @@ LOCK_TRIES = 50
 """How often it tries for the lock, ten times a second: an earlier sweep may be ending."""
 CANCEL_TIMEOUT = 60.0
 """Seconds in which Snakemake may cancel its jobs on a cluster."""
+SHOWN = 3
+"""Results that are named, of those that are stale for one reason."""
 _MEASURED = "measured again from its weights"
 _EXPLORES = "it will not be confirmatory"
 _MEASURING = (
@@ -82,20 +91,31 @@ class Sweep:
     replace: bool = False
     """Whether records that came from elsewhere are replaced."""
 
+    @cached_property
+    def cluster(self) -> tuple[str, str | None]:
+        """Snakemake's executor ("" for this machine), and its command for the status of jobs, as
+        flags say, or the profile that they name."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--profile")
+        parser.add_argument("--executor", "-e")
+        parser.add_argument("--slurm-status-command")
+        given, _ = parser.parse_known_args(self.flags)
+        profile = {"executor": ""}
+        if given.profile:
+            files = paths.listed(Path(given.profile), "config*.yaml")
+            profile |= read_yaml(files[-1]) if files else {"executor": "unknown"}
+        status_command = given.slurm_status_command or profile.get("slurm-status-command")
+        return given.executor or profile["executor"], status_command
+
     @property
     def is_local(self) -> bool:
-        return not {"--profile", "--executor"} & {*self.flags}
+        return not self.cluster[0]
 
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for anything that would stop them
     later."""
-    studies = load_and_check(
-        sweep.studies,
-        is_local=sweep.is_local,
-        executes=not sweep.dry_run,
-        replaces=sweep.replace,
-    )
+    studies = load_and_check(sweep.studies, replaces=sweep.replace)
     studies = [with_commits(study) for study in studies]
     if sweep.dry_run:
         return make(studies, sweep, None)
@@ -118,20 +138,34 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     five steps fails, or if the code was edited since this process began."""
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale)
-    gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
-    jobs = sweep.jobs or (len(gpus) or estimate.side_by_side(studies) if sweep.is_local else None)
-    if log is None:
-        command = snakemake_command(ROOT, studies, sweep, stale, jobs)
-        return subprocess.run([*command, "--dry-run"], env=environment()).returncode
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
     later = made_later(studies, due, stale)
     if not (due or later or sweep.flags or sweep.replace):
         print("No run is missing or stale.")
         return 0
+    print_texts(studies)
+    gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
+    jobs = sweep.jobs or (len(gpus) or estimate.side_by_side(studies) if sweep.is_local else None)
+    if log is None:
+        print_plan(studies, sweep, due, later, jobs)
+        if not sweep.flags:
+            return 0
+        sweep = replace(sweep, flags=[flag for flag in sweep.flags if flag != "--verbose"])
+        asks = [estimate.asks(study, tries=False) for study in studies]
+        command = snakemake_command(ROOT, studies, sweep, stale, jobs, asks)
+        return subprocess.run([*command, "--dry-run"], env=environment()).returncode
+    executor, status_command = sweep.cluster
+    if executor == "slurm":
+        require_end_is_told(read_slurm_config(), status_command)
+    require_executable(studies, is_local=sweep.is_local)
+    trained = {study.name for study, *_ in due.values() if not sweep.is_local}
+    if trained:
+        print(f"Measured first, for what runs ask a cluster: {', '.join(trained)}", flush=True)
+    asks = [estimate.asks(study, tries=study.name in trained) for study in studies]
     _set_clocks_back(studies)
     copy = copy_code(studies)
-    command = snakemake_command(copy, studies, sweep, stale, jobs)
-    is_long = sweep.is_local and estimate.seconds_of(due.values()) / (jobs or 1) > LONG
+    command = snakemake_command(copy, studies, sweep, stale, jobs, asks)
+    is_long = sweep.is_local and seconds_of(due) / (jobs or 1) > LONG
     if is_long and paths.OUTPUT not in os.environ:  # not within itself
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
     told = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
@@ -195,10 +229,15 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 
 def snakemake_command(
-    code: Path, studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], jobs: int | None
+    code: Path,
+    studies: list[Study],
+    sweep: Sweep,
+    stale: Mapping[Path, str],
+    jobs: int | None,
+    asks: Iterable[str],
 ) -> list[str]:
     """Return the command by which Snakemake makes what is missing or stale, with the code in a
-    folder."""
+    folder; `asks` is what runs of each study ask a cluster for (see `estimate.asks`)."""
     command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
@@ -206,6 +245,7 @@ def snakemake_command(
     command += ["--rerun-triggers", "input", "--workflow-profile", "none"]
     command += ["--jobs", str(jobs)] if jobs else []
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
+    command += [f"asks={','.join(asks)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}"]
     for flag in sweep.flags:  # such as --until train
         command += turns(studies) if flag == "train" else [flag]
@@ -279,7 +319,7 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     """Return why a run's result does not count (the field, its new and its old value) and what will
     be done about it; "" if it counts."""
     file = result_file("02_train", study.name, arm.id, seed)
-    corpus, commit = estimate.corpus_of(arm.config.corpus), study.commit_of(arm)
+    corpus, commit = execute.corpus_of(arm.config.corpus), study.commit_of(arm)
     wanted = {
         **identity_fields(study, arm, seed),
         "corpus": corpus.sha256,
@@ -363,8 +403,48 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
             print(f"{study.name}: commit code and parameters first: {_EXPLORES}")
         if not is_replaceable(study.name):
             print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
+    because = defaultdict[str, list[str]](list)
     for path, reason in stale.items():
-        print(f"Stale: {relative(path)}: {reason}", flush=True)
+        because[reason].append(relative(path).removesuffix("/result.json"))
+    for reason, names in because.items():
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        print_wrapped(f"Stale: {', '.join(names[:SHOWN])}{more}: {reason}")
+
+
+def print_plan(
+    studies: list[Study], sweep: Sweep, due: Runs, later: Mapping[Path, str], jobs: int | None
+) -> None:
+    """Print what a sweep would do: how many runs, how long they take, what follows them."""
+    for study in studies:
+        runs = runs_of([study])
+        missing = sum(not path.is_file() for path in runs)
+        stale = len(runs.keys() & due.keys()) - missing
+        number = f"{missing + stale} of {len(runs)} runs are due"
+        print_wrapped(f"{study.name}: {number} ({missing} missing, {stale} stale)")
+    if due and jobs:
+        total = estimate.clock(seconds_of(due) / min(jobs, len(due)))
+        measures = f"`./run_all.sh estimate {studies[0].name}` measures it"
+        print_wrapped(f"About {total}, {jobs} side by side, by arithmetic; {measures}")
+    elif due:
+        print_wrapped(f"About {estimate.clock(seconds_of(due) / len(due))} a run, by arithmetic")
+    if later:
+        print_wrapped(f"Then: {', '.join(dict.fromkeys(later.values()))}")
+    print_wrapped("Nothing was run: leave out -n to start. --verbose adds Snakemake's own plan.")
+
+
+def print_wrapped(text: str) -> None:
+    """Print a paragraph as wide as the terminal, broken between words alone."""
+    width = shutil.get_terminal_size().columns
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    print(wrapper.fill(text), flush=True)
+
+
+def seconds_of(due: Runs) -> float:
+    """Return how many seconds some runs take one after another, by arithmetic."""
+    studies = {study.name: study for study, *_ in due.values()}
+    each = {name: estimate.seconds_of(study) for name, study in studies.items()}
+    return sum(each[study.name][arm.id] for study, arm, _ in due.values())
 
 
 def _set_clocks_back(studies: Iterable[Study]) -> None:
@@ -392,27 +472,35 @@ def follow(
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar, start, last = progress.add_task("", total=total + len(later)), time.monotonic(), ""
     steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
-    old, todo = _written([*due, *later]), sum(steps.values()) - _steps_made(due)
+    old = _written([*due, *later])
+    # What is not made yet, in order, and when its former result was written.
+    pending = {path: old.get(path) for path in [*due, *later]}
+    todo = sum(steps.values()) - _steps_made(due.keys() - old)
     with progress:
         while True:
-            status, elapsed = snakemake.poll(), time.monotonic() - start
+            status, now = snakemake.poll(), time.monotonic()
+            elapsed = now - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            made = [p for p, when in _written([*due, *later]).items() if when != old.get(p)]
-            rest = due.keys() - made
+            written = _written(pending)
+            pending = {p: was for p, was in pending.items() if written.get(p, was) == was}
+            rest = [path for path in pending if path in due]
             line = f"{total - len(rest)}/{total} runs"
-            if not rest and (next_ := [word for p, word in later.items() if p not in made]):
-                line += f", now the {next_[0]}"
-            said, left = line, sum(steps[path] for path in rest) - _steps_made(rest)
+            if not rest and pending:
+                line += f", now the {later[next(iter(pending))]}"
+            said = line
+            left = sum(steps[path] for path in rest) - _steps_made({*rest} - written.keys())
             if 0 < left < todo:
                 line += f", {estimate.clock(elapsed / (todo - left) * left)} left"
-            progress.update(bar, completed=total - len(due) + len(made), description=line)
+            made = len(steps) + len(later) - len(pending)
+            progress.update(bar, completed=total - len(due) + made, description=line)
             if status is not None:
                 break
             if not console.is_terminal and said != last and made:
                 print(f"{line}, {estimate.clock(elapsed)} elapsed", flush=True)
             last = said
-            time.sleep(0.5)
+            # Thousands of runs take a while to look at: a twentieth of the time at the most.
+            time.sleep(max(0.5, 19 * (time.monotonic() - now)))
     runs = f"{total - len(rest)}/{total} runs, {estimate.clock(elapsed)}"
     print(runs if due else "No run is missing or stale.")
     return True
@@ -420,16 +508,19 @@ def follow(
 
 def _written(paths: Iterable[Path]) -> dict[Path, int]:
     """Return when each result that is there was written."""
-    return {path: path.stat().st_mtime_ns for path in paths if path.is_file()}
+    written = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            written[path] = path.stat().st_mtime_ns
+    return written
 
 
 def _steps_made(paths: Iterable[Path]) -> int:
-    """Return how many steps unfinished runs have made."""
+    """Return how many steps runs without a result have made."""
     made = 0
     for path in paths:
-        if not path.is_file():
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                made += int(path.with_name(STEP_FILE).read_text("utf-8"))
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            made += int(path.with_name(STEP_FILE).read_text("utf-8"))
     return made
 
 

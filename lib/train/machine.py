@@ -1,7 +1,6 @@
 """Prepare the machine under a run: device, precision, determinism, and random streams."""
 
 import hashlib
-import math
 import os
 import platform
 import re
@@ -24,8 +23,6 @@ from lib.train.graph import why_eager
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-GPU_EVALUATION = 32_768
-"""Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -71,31 +68,9 @@ def prepare(config: RunConfig) -> Machine:
                 f"machine.compile: it does not work on this machine ({type(error).__name__}); "
                 "install a C++ compiler, on a GPU Triton, or set it to false"
             ) from None
-    processes = settings.processes or _processes(config, device)
-    share = config.training.batch_size // processes
-    if device == "cpu":
-        micro_batch_size = max(math.gcd(share, n) for n in (3, 4))  # fits into a core's cache
-        evaluation_batch_size = 8
-    else:
-        micro_batch_size = share
-        evaluation_batch_size = min(256, max(1, GPU_EVALUATION // config.model.block_size))
-    can_be_graph = device == "cuda" and not why_eager(config, processes)
-    resolved = {
-        "device": device,
-        "micro_batch_size": settings.micro_batch_size or micro_batch_size,
-        "evaluation_batch_size": settings.evaluation_batch_size or evaluation_batch_size,
-        "processes": processes,
-        "graph": can_be_graph and settings.graph == "auto",
-    }
-    return Machine.model_validate(settings.model_dump() | resolved)
-
-
-def _processes(config: RunConfig, device: str) -> int:
-    """Return the most GPUs that divide the batch; 1 on a CPU."""
-    devices = torch.cuda.device_count() if device == "cuda" else 1
-    smallest = config.machine.micro_batch_size or 1
-    numbers = range(1, max(devices, 1) + 1)
-    return max(n for n in numbers if config.training.batch_size % (n * smallest) == 0)
+    machine = config.machine_on(device, torch.cuda.device_count() if device == "cuda" else 1)
+    can_be_graph = device == "cuda" and not why_eager(config, machine.processes)
+    return machine.model_copy(update={"graph": can_be_graph and settings.graph == "auto"})
 
 
 def describe(machine: Machine) -> MachineFacts:

@@ -373,12 +373,3 @@ def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
 def count_parameters(model: nn.Module) -> int:
     """Count the trainable parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def flops_per_token(config: ModelConfig, vocab_size: int, parameters: int) -> float:
-    """Return the operations that training needs for one token: 6 N + 12 L H Q T (Chowdhery et al.
-    2022, arXiv 2204.02311, appendix B), with L layers, H heads of size Q and T tokens of context. N
-    leaves out embeddings that are only looked up: nothing is multiplied with them."""
-    positions = config.block_size if config.positions == "learned" else 0
-    looked_up = config.n_embd * (positions + (0 if config.tied else vocab_size))
-    return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * config.block_size

@@ -38,7 +38,7 @@ from lib.config.provenance import TRAIN_FILES, git_state, require_unedited, trai
 from lib.config.schema import ModelConfig, RunConfig
 from lib.config.study import Arm, Study
 from lib.data.text import Corpus, evenly_spaced_windows, load_corpus, sample_batch
-from lib.results import Provenance
+from lib.results import PROVENANCE, Provenance
 from lib.train import checkpoint, distributed, graph, machine
 from lib.train.diagnostics import (
     embedding_updates,
@@ -51,8 +51,6 @@ from lib.train.machine import random_stream
 from lib.train.model import GPT, weights_digest
 from lib.train.optim import get_lr, make_optimizers
 
-PROVENANCE = "provenance.json"
-"""File in a run's folder, written before the first step."""
 READ_EVERY = 10
 """Steps after which the host reads the device's notes, unless it must earlier."""
 OVERFLOWS = 20

@@ -13,19 +13,34 @@ import torch
 import yaml
 from statsmodels.stats.power import TTestPower
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from lib.config.errors import UserError
 from lib.config.files import write_json
 from lib.config.plan import Plan
-from lib.config.schema import RunConfig
+from lib.config.schema import CorpusConfig, MachineConfig, RunConfig
 from lib.config.study import Study, load_study
 from lib.data.suite import INSTALL
+from lib.data.text import load_corpus
+from lib.data.tokens import learn
 from lib.sweep import estimate as estimating
 from lib.sweep import preflight
-from lib.sweep.estimate import Size, estimate, memory, power, shortened, size_of
+from lib.sweep.estimate import (
+    Size,
+    Trial,
+    asks,
+    estimate,
+    memory,
+    power,
+    shortened,
+    size_of,
+    symbols_of,
+)
 from lib.sweep.preflight import (
     load_and_check,
+    print_texts,
     require_as_frozen,
+    require_executable,
     require_same_code,
     require_same_plan,
 )
@@ -33,7 +48,7 @@ from lib.train.machine import autocast, prepare, random_stream
 from lib.train.model import GPT, count_parameters
 from lib.train.optim import optimizer_groups
 from tests.config.samples import PLAN, STUDY, SUITE, TEXT, Parameters
-from tests.conftest import TINY, refused
+from tests.conftest import TINY, change, refused
 from tests.samples import sample_runs
 from tests.stats.decay import decay_study
 from tests.train.samples import own_task
@@ -57,7 +72,7 @@ def write(folder, name, **content):
 
 def faults(*names):
     with pytest.raises(UserError) as error:
-        load_and_check(list(names))
+        require_executable(load_and_check(list(names)), is_local=True)
     return f"error: {error.value}".split("\n")
 
 
@@ -324,7 +339,7 @@ def test_a_plan_that_is_named_after_runs_without_one_stops_a_sweep(made):
 def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
     (folder / "twice.txt").write_text("".join(f"Passage {n % 90:02}.\n\n" for n in range(100)))
     write(folder, "tried", corpus="twice.txt", factors={"model.n_embd": [16, 32]})
-    load_and_check(["tried"], is_local=False)
+    print_texts(load_and_check(["tried"]))
     said = "held out of twice.txt: the last tenth\n"
     said += "warning: twice.txt: 10 of 10 held-out passages also stand in the training part\n"
     assert capsys.readouterr().out == said
@@ -332,11 +347,11 @@ def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
 
 @WITHOUT_GPU
 def test_all_that_is_wrong_with_a_study_is_said(folder):
-    write(folder, "bad", plan="a.yaml", corpus="c.txt", machine={"device": "cuda"})
-    fields = ["plan:", "corpus.source:", "machine.device:"]
-    assert [fault.split()[2] for fault in faults("bad")] == fields
+    write(folder, "bad", plan="a.yaml", corpus="c.txt")
+    assert [fault.split()[2] for fault in faults("bad")] == ["plan:", "corpus.source:"]
     write(folder, "far", machine={"device": "cuda"})
-    assert [study.name for study in load_and_check(["far"], is_local=False)] == ["far"]
+    assert [fault.split()[2] for fault in faults("far")] == ["machine.device:"]
+    require_executable(load_and_check(["far"]), is_local=False)
 
 
 def test_what_needs_more_memory_than_the_machine_has_is_refused(folder, monkeypatch):
@@ -345,8 +360,7 @@ def test_what_needs_more_memory_than_the_machine_has_is_refused(folder, monkeypa
     write(folder, "large", factors={"model.n_embd": [16, 64_000]}, machine={"device": "cpu"})
     (fault,) = faults("large")
     assert fault.startswith("error: large.yaml: model: a run of n_embd=64000 needs 1,57")
-    (on_a_cluster,) = load_and_check(["large"], is_local=False)
-    assert on_a_cluster.name == "large"
+    require_executable(load_and_check(["large"]), is_local=False)
 
 
 @pytest.mark.slow  # imports the harness
@@ -395,10 +409,10 @@ def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch)
         trained = {"machine": {"device": device}, "parameters": {"training": {"precision": "fp32"}}}
         result.write_text(json.dumps({"provenance": {"trained": trained}}), "utf-8")
         if device == prepare(load_study("smoke")).device:
-            assert [study.name for study in load_and_check(["smoke"])] == ["smoke"]
+            require_executable([load_study("smoke")], is_local=True)
         else:
             with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:
-                load_and_check(["smoke"])
+                require_executable([load_study("smoke")], is_local=True)
             assert f": set machine.device: {device}, or delete smoke" in str(error.value)
 
 
@@ -409,7 +423,7 @@ def test_a_damaged_result_is_no_reason_to_stop(tmp_path, monkeypatch):
         result = tmp_path / "smoke" / arm / "seed-0" / "result.json"
         result.parent.mkdir(parents=True)
         result.write_text(damage, "utf-8")
-    assert [study.name for study in load_and_check(["smoke"])] == ["smoke"]
+    require_executable(load_and_check(["smoke"]), is_local=True)
 
 
 WHOLE = [
@@ -465,21 +479,70 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
     assert sum(stated.values()) == pytest.approx(counted, rel=0.1)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_operations_and_parameters_are_those_of_the_model_s_matrices(tied, tiny):
+    """Torch counts matrix products; attention comes on top."""
+    config = change(tiny, "model", tied=tied)
+    size, model = size_of(config), config.model
+    net = GPT(model, size.symbols, random_stream(0, "weights"))
+    assert size.parameters == sum(p.numel() for p in net.parameters() if p.ndim == 2)
+    with FlopCounterMode(display=False) as counted:
+        net(torch.zeros((2, 12), dtype=torch.long)).sum().backward()
+    attention = 12 * model.n_layer * model.n_embd * model.block_size
+    tokens = config.training.batch_size * model.block_size
+    assert size.flops / tokens == counted.get_total_flops() / (2 * 12) + attention
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300", "own.json"])
+def test_the_symbols_of_a_text_that_is_not_here_follow_from_its_tokenizer(
+    tokenizer, folder, monkeypatch
+):
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
+    (folder / "own.json").write_text(learn("bpe-260", ["ab cd " * 9]), "utf-8")
+    absent = CorpusConfig(source="nowhere", tokenizer=tokenizer)
+    here = load_corpus(CorpusConfig(source="synthetic", tokenizer=tokenizer))
+    stand_in = load_corpus(estimating.stand_in(absent, folder))
+    assert symbols_of(absent) == here.vocab_size == stand_in.vocab_size
+
+
+def test_a_large_study_is_estimated_without_its_text():
+    """On a CPU, none of its steps is measured."""
+    study = load_study("scale", undrawn=True)
+    lines = [line.split(maxsplit=1) for line in estimate(study, None, None)]
+    said = {words[0]: words[1] for words in lines if len(words) == 2}
+    parameters = 50_000 * 1024 + 2048 * 1024 + 24 * (12 * 1024**2 + 13 * 1024) + 2 * 1024
+    assert int(said["parameters"].replace(",", "")) == parameters
+    assert said["tokens"] == f"{95_367 * 256 * 2048:,}"
+    assert said["on"].startswith("disk     200.0 GB")
+    assert said["checkpoint"].startswith(f"{12 * parameters / 1e9:.1f} GB")
+    with pytest.raises(UserError, match=r"corpus\.source: 'nowhere' is neither"):
+        size_of(RunConfig(corpus=CorpusConfig(source="nowhere")))
+
+
+def test_runs_ask_a_cluster_for_three_times_what_the_largest_takes(tiny_study, monkeypatch):
+    monkeypatch.setattr(estimating, "trial", lambda arm: Trial(100.0, 0.0, 200.0))
+    minutes, megabytes = map(int, asks(tiny_study, tries=True).split(":"))
+    assert minutes == 10 + 3 * (12 * 100 + 200) / 60
+    largest = max(sum(memory(a.config, size_of(a.config)).values()) for a in tiny_study.arms())
+    assert megabytes == pytest.approx(3 * (6e8 + largest) / 1e6, abs=1)
+    on_gpu = tiny_study.model_copy(update={"machine": MachineConfig(device="cuda")})
+    if not torch.cuda.is_available():  # then there is nothing to try
+        assert asks(on_gpu, tries=True).startswith("11:")
+
+
 def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
-    monkeypatch.setattr(estimating, "trial", lambda arm: (0.5, 10.0, 2.0))
+    monkeypatch.setattr(estimating, "trial", lambda arm: Trial(0.5, 10.0, 2.0))
     monkeypatch.setattr(estimating, "cores", lambda: 2)
     monkeypatch.setattr(estimating, "gpus", lambda *_: [])
     lines = list(estimate(tiny_study, None, None))
-    config = tiny_study.arm("layernorm").config
-    size = size_of(config)
-    tokens = 12 * 4 * 16
-    assert size.parameters == count_parameters(GPT(config.model, size.symbols, None))
-    looked_up = 16 * 16  # position embeddings
-    assert size.flops == tokens * (6 * (size.parameters - looked_up) + 12 * 2 * 16 * 16)
+    config = tiny_study.arm("none").config
+    model = GPT(config.model, size_of(config).symbols, None)
     assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
-    assert lines[1].split() == ["parameters", f"{size.parameters:,}"]
+    assert lines[1].split() == ["parameters", f"{count_parameters(model):,}"]
+    assert lines[2].split() == ["tokens", str(12 * 4 * 16)]
     # 12 steps, four points of the curve and the rest; four runs, two at a time.
-    assert re.search(r"500\.0 ms a step, 48 s a run,\n +0:01:36 in all, 2 s", "\n".join(lines))
+    said = r"500\.0 ms a step, 172,800 steps a day,\n +48 s a run, 0:01:36 in all, 2 side by side"
+    assert re.search(said, "\n".join(lines))
     assert lines[-2].startswith("Power takes a plan")
     (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
     assert row == "warning: 2 seeds are too few for layernorm"
@@ -491,10 +554,13 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
 @pytest.mark.slow
 def test_a_trial_is_a_run_of_a_few_steps(tiny_study):
     assert min(estimating.trial(tiny_study.arm("layernorm"))) > 0
+    absent = CorpusConfig(source="nowhere", tokenizer="bpe-300")
+    (arm, _) = Study.model_validate(tiny_study.model_dump() | {"corpus": absent}).arms()
+    assert min(estimating.trial(arm)) > 0
 
 
 def test_an_unfilled_plan_leaves_the_cost_and_is_named(tiny_study, monkeypatch):
-    monkeypatch.setattr(estimating, "trial", lambda arm: (0.5, 0.1, 2.0))
+    monkeypatch.setattr(estimating, "trial", lambda arm: Trial(0.5, 0.1, 2.0))
     lines = list(estimate(tiny_study.model_copy(update={"plan": "absent.yaml"}), None, None))
     assert any("500.0 ms a step" in line for line in lines)
     assert "there is no params/plans/absent.yaml" in lines[-1]
@@ -553,9 +619,9 @@ def test_as_many_runs_at_once_as_cores_and_memory_have_room_for(
 def test_runs_share_gpus_as_far_as_cores_and_memory_go(
     cores, gigabytes, processes, jobs, places, tiny_study, monkeypatch
 ):
-    on_gpu = prepare(tiny_study).model_copy(update={"device": "cuda"})
+    on_gpu = tiny_study.machine_on("cuda")
     found = SimpleNamespace(total_memory=gigabytes * 1e9)
-    monkeypatch.setattr(estimating, "prepare", lambda _: on_gpu)
+    monkeypatch.setattr(estimating, "machine_of", lambda _: on_gpu)
     monkeypatch.setattr(estimating, "cores", lambda: cores)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from lib.config.errors import TIME_UP, UserError
 from lib.config.files import read_json, sha256, write_json
 from lib.config.paths import ROOT
 from lib.config.study import Study, load_study
-from lib.sweep import estimate, sweep
+from lib.sweep import execute, sweep
 from lib.sweep.cli import STOPPED
 from lib.sweep.estimate import clock
 from lib.sweep.execute import turns
@@ -112,7 +113,7 @@ def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy):
     """A run whose result is gone ends at the same weights; files of a clock that was ahead neither
     fail the rerun nor cause one."""
     (copy.root / "runs/smoke/03_analysis.json").unlink()
-    assert re.search(r"^analysis +1$", copy.run_all("smoke", "-n")[1], re.MULTILINE)
+    assert "\nThen: analysis, figures, record, paper, pages\n" in copy.run_all("smoke", "-n")[1]
     lost = copy.run_folder("smoke", "none", 1) / "result.json"
     weights = read_json(lost)["final_weights"]
     lost.unlink()
@@ -141,10 +142,34 @@ def test_braces_in_a_path_are_refused_in_one_line(tmp_path):
 @pytest.mark.slow
 def test_a_dry_run_tells_and_runs_nothing(tree):
     tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"  # profiles are given as words
-    status, text = tree.run_all("params/smoke.yaml", "-n")
+    tree.environment["COLUMNS"] = "200"
+    status, text = tree.run_all("params/smoke.yaml", "-n", "-j2")
+    assert status == 0, text
+    runs, time, later, last = text.splitlines()
+    assert runs == "smoke: 4 of 4 runs are due (4 missing, 0 stale)"
+    assert re.match(r"About 2\d s, 2 side by side, by arithmetic; ", time)
+    assert later == "Then: data, analysis, figures, record, paper, pages"
+    assert last.startswith("Nothing was run")
+    status, text = tree.run_all("params/smoke.yaml", "-n", "--verbose")
     assert status == 0, text
     assert set(re.findall(r"^(train_\d) +1$", text, re.M)) == {f"train_{i}" for i in range(4)}
     assert not (tree.root / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["smoke"], ["smoke", "-n"], ["final", "-n"]])
+def test_neither_a_dry_run_nor_a_sweep_with_nothing_to_do_imports_torch(words, smoke_tree):
+    if words == ["final", "-n"] and shutil.which("nvidia-smi"):
+        pytest.skip("torch is asked what the GPU can do")
+    program = "import sys; from lib.sweep.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    variables = smoke_tree[0].environment | {"PYTHONPATH": str(smoke_tree[0].root)}
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(
+        command, cwd=smoke_tree[0].root, env=variables, capture_output=True, text=True, check=True
+    )
+    *_, said, modules = done.stdout.splitlines()
+    assert ("Nothing was run" in said) == (words[0] == "final"), done.stdout
+    assert {"torch", "lm_eval", "snakemake"} & {*modules.split()} == set()
 
 
 @pytest.mark.slow
@@ -255,6 +280,17 @@ def test_what_keeps_a_study_from_being_confirmatory_is_said_before_it_runs(
     monkeypatch.setattr(sweep, "claim_status", claim_status)
     sweep.print_reasons([SimpleNamespace(name="s")], {paths[0]: "edited"})
     assert capsys.readouterr().out.partition("Stale: ")[0] == said
+
+
+def test_what_is_stale_for_one_reason_is_told_once(tiny_study, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    paths = [*sweep.runs_of([tiny_study])]
+    sweep.print_reasons([], dict.fromkeys(paths, "n_layer is 2 and was 1: trained again"))
+    assert capsys.readouterr().out.splitlines() == [
+        "Stale: runs/tiny/none/seed-0, runs/tiny/none/seed-1,",
+        "  runs/tiny/layernorm/seed-0 and 1 more: n_layer is 2 and",
+        "  was 1: trained again",
+    ]
 
 
 @pytest.mark.parametrize(("free", "inodes"), [(10**5, 10**5), (10**9, 0)])
@@ -387,9 +423,9 @@ def test_changed_code_is_named(name, code, done, runs, monkeypatch):
 
 @pytest.mark.slow
 def test_another_text_is_named(runs, monkeypatch):
-    real = estimate.corpus_of(smoke().corpus)
+    real = execute.corpus_of(smoke().corpus)
     other = SimpleNamespace(sha256="e" * 64, tokenizer=real.tokenizer)
-    monkeypatch.setattr(estimate, "corpus_of", lambda _: other)
+    monkeypatch.setattr(execute, "corpus_of", lambda _: other)
     said = f"corpus is eeeeeeeeeeee and was {real.sha256[:12]}: {TRAINED}"
     assert [why for path, why in reasons(smoke()).items() if "seed-" in path] == [said] * 4
 
@@ -590,6 +626,15 @@ def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, m
     assert last == "10/10 runs, 24 s"
     moments = [lambda: None]
     assert not follow(SimpleNamespace(poll=poll), due, later, 10, 1e-4)
+
+
+def test_looking_at_the_runs_takes_a_twentieth_of_the_time(tiny_study, monkeypatch):
+    clock, slept = itertools.count(), []
+    monkeypatch.setattr(time, "monotonic", clock.__next__)  # a second for each look
+    monkeypatch.setattr(time, "sleep", slept.append)
+    due = sweep.runs_of([tiny_study])
+    assert follow(SimpleNamespace(poll=iter([None, 0]).__next__), due, {}, 4, None)
+    assert slept == [19]
 
 
 @pytest.mark.parametrize(

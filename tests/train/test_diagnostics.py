@@ -49,7 +49,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
 
 def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
-    windows = corpus.dev[: 8 * 9].view(8, 9)
+    windows = corpus.heldout[: 8 * 9].view(8, 9)
     one, other = windows[:5], windows[5:]
     gradients = []
     for part in (one, other):

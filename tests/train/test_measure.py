@@ -111,7 +111,8 @@ def test_files_of_a_folder_are_measured_one_by_one(tmp_path):
     counts = np.bincount(corpus.train, minlength=corpus.vocab_size) + 1
     predicted = []
     for part in ("dev", "test"):
-        texts = getattr(corpus, part).tensor_split(corpus.ends[part][:2].tolist())
+        ids = torch.from_numpy(getattr(corpus, part))
+        texts = ids.tensor_split(corpus.ends[part][:2].tolist())
         predicted += [text[1:] for text in texts]
         nll = np.concatenate([score(run.model, [text], 64)[0]["nll"] for text in texts])
         perplexity = measured.measures[f"perplexity_{part}"]

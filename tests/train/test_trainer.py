@@ -276,7 +276,7 @@ def test_the_dev_curve_is_of_dev_windows_and_its_cosine_of_two_quarters(tiny, co
     starts = [k * (len(corpus.dev) - 17) // 9 for k in range(10)]
     losses, gradients = [], []
     for windows in (range(10), (0, 4, 8), (2, 6)):
-        batch = torch.stack([corpus.dev[starts[k] : starts[k] + 17] for k in windows])
+        batch = torch.stack([corpus.heldout[starts[k] : starts[k] + 17] for k in windows])
         logits = trained.model(batch[:, :-1])
         losses.append(F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
         parts = torch.autograd.grad(losses[-1], list(trained.model.parameters()))
