@@ -1,16 +1,24 @@
-"""Read YAML 1.2, by ruamel.yaml: `1e-3` is a number, `no` is a text, and a key that is there twice
-is an error."""
+"""Read YAML 1.2, by ruamel.yaml: `1e-3` is a number, `no` and `2026-01-31` are texts, and a key that
+is there twice is an error."""
 
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from lib.config.errors import ConfigError
 
 Json = dict[str, Any]
 """Fields by name: an object of JSON, or a mapping of YAML."""
+
+
+class _Constructor(SafeConstructor):
+    """Makes Python's values of YAML's, and leaves a date a text."""
+
+
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
 
 
 def read_yaml(path: Path) -> Json:
@@ -23,7 +31,9 @@ def parse_yaml(text: bytes, name: str) -> Json:
     """Read the YAML mapping of a text, which messages call `name`. Raises ConfigError as
     `read_yaml`."""
     try:
-        content = YAML(typ="safe", pure=True).load(text.decode("utf-8"))
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Constructor = _Constructor
+        content = yaml.load(text.decode("utf-8"))
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None

@@ -50,6 +50,7 @@ def test_a_command_says_its_own_status_and_a_bug_stays_one():
         ("010", 10),
         ("1:30", "1:30"),
         ("no", "no"),
+        ("2026-01-31", "2026-01-31"),
         ("true", True),
         ("null", None),
         ("'010'", "010"),
