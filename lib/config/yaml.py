@@ -1,5 +1,5 @@
-"""Read YAML 1.2, by ruamel.yaml: `1e-3` is a number, `no` and `2026-01-31` are texts, and a key that
-is there twice is an error."""
+"""Read YAML 1.2, by ruamel.yaml: `1e-3` is a number, `no` and `2026-01-31` are texts, and a key
+that is there twice is an error."""
 
 from pathlib import Path
 from typing import Any
