@@ -113,7 +113,7 @@ if [[ "$prefix" == "$PWD/.venv" ]]; then
 fi
 
 # Install what a lock says, once per lock: what runs a study, or for tests that and what they need.
-lock=requirements.lock needed="lib.sweep.sweep, lib.figures.study, lib.publish.paper, ipykernel, papermill, snakemake"
+lock=requirements.lock needed="lib.sweep.sweep, lib.figures.study, lib.publish.paper, ipykernel, papermill, snakemake, torch"
 [[ "${1:-}" != test ]] || lock=requirements-dev.lock needed="$needed, pytest, xdist"
 if [[ -z "$dry" ]] && ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
   echo "Installing torch and the packages of $lock: a minute or two"

@@ -147,7 +147,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     gpus = estimate.gpus(studies, sweep.jobs) if sweep.is_local else []
     jobs = sweep.jobs or (len(gpus) or estimate.side_by_side(studies) if sweep.is_local else None)
     if log is None:
-        print_plan(studies, sweep, due, later, jobs)
+        print_plan(studies, due, later, jobs)
         if not sweep.flags:
             return 0
         sweep = replace(sweep, flags=[flag for flag in sweep.flags if flag != "--verbose"])
@@ -412,7 +412,7 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
 
 
 def print_plan(
-    studies: list[Study], sweep: Sweep, due: Runs, later: Mapping[Path, str], jobs: int | None
+    studies: list[Study], due: Runs, later: Mapping[Path, str], jobs: int | None
 ) -> None:
     """Print what a sweep would do: how many runs, how long they take, what follows them."""
     for study in studies:

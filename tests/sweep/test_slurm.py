@@ -122,4 +122,4 @@ def test_smoke_goes_through_slurm(tmp_path):
     asked = re.findall(r"rule train_\d:(?s:.*?)resources: .*mem_mb=(\d+).*runtime=(\d+)", log)
     assert len(asked) == 4  # what was measured, and not the profile's 4 GB and 60 minutes
     assert all(1800 < int(mb) < 2500 and 10 < int(minutes) < 15 for mb, minutes in asked), asked
-    assert (tree.root / "papers" / "smoke" / "record" / "smoke" / "manifest.json").is_file()
+    assert (tree.root / "papers" / "smoke" / "record" / "smoke" / "MANIFEST.sha256").is_file()

@@ -157,9 +157,9 @@ def test_a_dry_run_tells_and_runs_nothing(tree):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["smoke"], ["smoke", "-n"], ["final", "-n"]])
+@pytest.mark.parametrize("words", [["smoke"], ["smoke", "-n"], ["final-embedded", "-n"]])
 def test_neither_a_dry_run_nor_a_sweep_with_nothing_to_do_imports_torch(words, smoke_tree):
-    if words == ["final", "-n"] and shutil.which("nvidia-smi"):
+    if words == ["final-embedded", "-n"] and shutil.which("nvidia-smi"):
         pytest.skip("torch is asked what the GPU can do")
     program = "import sys; from lib.sweep.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     variables = smoke_tree[0].environment | {"PYTHONPATH": str(smoke_tree[0].root)}
@@ -168,7 +168,7 @@ def test_neither_a_dry_run_nor_a_sweep_with_nothing_to_do_imports_torch(words, s
         command, cwd=smoke_tree[0].root, env=variables, capture_output=True, text=True, check=True
     )
     *_, said, modules = done.stdout.splitlines()
-    assert ("Nothing was run" in said) == (words[0] == "final"), done.stdout
+    assert ("Nothing was run" in said) == (words[0] == "final-embedded"), done.stdout
     assert {"torch", "lm_eval", "snakemake"} & {*modules.split()} == set()
 
 
