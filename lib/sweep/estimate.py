@@ -239,13 +239,16 @@ def largest_arm(study: Study) -> Arm:
     return max(study.arms(), key=lambda arm: size_of(arm.config).flops)
 
 
+def device_of(study: Study) -> str:
+    """Return the kind of device that a study runs on, here or elsewhere: cpu or cuda."""
+    return "cuda" if study.machine.device == "cuda" else machine_of(study).device
+
+
 def seconds_of(study: Study, tried: Trial | None = None) -> dict[str, float]:
     """Return how many seconds a run of each arm takes: by a trial of the largest one, or else
     roughly, by arithmetic."""
     most = size_of(largest_arm(study).config).flops
-    machine = machine_of(study)
-    device = "cuda" if study.machine.device == "cuda" else machine.device  # here or elsewhere
-    speed = SPEED[device] * machine.processes
+    speed = SPEED[device_of(study)] * machine_of(study).processes
     seconds = {}
     for arm in study.arms():
         steps, work = arm.config.training.iterations, size_of(arm.config).flops

@@ -391,15 +391,15 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
     for study in studies:
         plan = load_plan(study)
         frozen = plan.frozen.get(study.name) if plan else None
-        kept = [path for path in runs_of([study]) if path.is_file() and path not in stale]
-        # Of the runs that are due, and of those that stay.
-        for runs in ([], [files.read_json(path) for path in kept]):
-            claim = claim_status(study, plan, runs)
-            if claim.reasons:
-                break
+        runs = runs_of([study])
+        kept = [files.read_json(path) for path in runs if path.is_file() and path not in stale]
+        is_due = len(kept) < len(runs)
+        claim = claim_status(study, plan, kept)
+        if is_due and not claim.reasons:
+            claim = claim_status(study, plan, [])  # of the runs that are due
         if plan and study.name in plan.confirmatory and claim.reasons:
             print(f"{claim}: {_EXPLORES}")
-        elif frozen and frozen.committed_code and git_state()["clean"] is not True:
+        elif is_due and frozen and frozen.committed_code and git_state()["clean"] is not True:
             print(f"{study.name}: commit code and parameters first: {_EXPLORES}")
         if not is_replaceable(study.name):
             print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
@@ -421,12 +421,14 @@ def print_plan(
         stale = len(runs.keys() & due.keys()) - missing
         number = f"{missing + stale} of {len(runs)} runs are due"
         print_wrapped(f"{study.name}: {number} ({missing} missing, {stale} stale)")
+    on = " on a GPU" if any(estimate.device_of(study) == "cuda" for study in studies) else ""
     if due and jobs:
         total = estimate.clock(seconds_of(due) / min(jobs, len(due)))
         measures = f"`./run_all.sh estimate {studies[0].name}` measures it"
-        print_wrapped(f"About {total}, {jobs} side by side, by arithmetic; {measures}")
+        print_wrapped(f"About {total}{on}, {jobs} side by side, by arithmetic; {measures}")
     elif due:
-        print_wrapped(f"About {estimate.clock(seconds_of(due) / len(due))} a run, by arithmetic")
+        each = estimate.clock(seconds_of(due) / len(due))
+        print_wrapped(f"About {each}{on} a run, by arithmetic")
     if later:
         print_wrapped(f"Then: {', '.join(dict.fromkeys(later.values()))}")
     print_wrapped("Nothing was run: leave out -n to start. --verbose adds Snakemake's own plan.")
@@ -531,6 +533,7 @@ def print_failures(log: Path) -> None:
     if disk.f_bavail * disk.f_frsize < 10**6 or disk.f_favail == 0 < disk.f_files:  # inodes
         raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
     lines = log.read_text("utf-8", "replace").strip().splitlines()
-    for line in [line for line in lines if line.startswith("error: ")] or lines[-1:]:
+    # What stops several jobs is said once.
+    for line in dict.fromkeys(line for line in lines if line.startswith("error: ")) or lines[-1:]:
         print(f"FAILED {line.removeprefix('error: ')}", file=sys.stderr)
     print(f"Not everything ran; a rerun tries again. Log: {relative(log)}", file=sys.stderr)

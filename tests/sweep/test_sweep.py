@@ -250,16 +250,17 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
 
 
 @pytest.mark.parametrize(
-    ("clean", "of_runs", "said"),
+    ("clean", "of_runs", "due", "said"),
     [
-        (True, [], ""),
-        (False, [], "s: commit code and parameters first: it will not be confirmatory\n"),
-        (None, [], "s: commit code and parameters first: it will not be confirmatory\n"),
-        (True, ["a run"], "a run: it will not be confirmatory\n"),
+        (True, [], True, ""),
+        (False, [], True, "s: commit code and parameters first: it will not be confirmatory\n"),
+        (None, [], True, "s: commit code and parameters first: it will not be confirmatory\n"),
+        (True, ["a run"], True, "a run: it will not be confirmatory\n"),
+        (False, [], False, ""),  # nothing runs
     ],
 )
 def test_what_keeps_a_study_from_being_confirmatory_is_said_before_it_runs(
-    clean, of_runs, said, monkeypatch, capsys, tmp_path
+    clean, of_runs, due, said, monkeypatch, capsys, tmp_path
 ):
     class Claim(SimpleNamespace):
         def __str__(self):
@@ -268,7 +269,7 @@ def test_what_keeps_a_study_from_being_confirmatory_is_said_before_it_runs(
     plan = SimpleNamespace(confirmatory=["s"], frozen={"s": SimpleNamespace(committed_code=True)})
     for seed in (0, 1):
         write_json(tmp_path / f"{seed}.json", {"seed": seed})
-    paths = [tmp_path / f"{seed}.json" for seed in (0, 1, 2)]
+    paths = [tmp_path / f"{seed}.json" for seed in ((0, 1, 2) if due else (0, 1))]
     monkeypatch.setattr(sweep, "load_plan", lambda _: plan)
     monkeypatch.setattr(sweep, "is_replaceable", lambda _: True)
     monkeypatch.setattr(sweep, "runs_of", lambda _: dict.fromkeys(paths))
@@ -278,7 +279,7 @@ def test_what_keeps_a_study_from_being_confirmatory_is_said_before_it_runs(
         return Claim(reasons=of_runs if runs == [{"seed": 1}] else [])
 
     monkeypatch.setattr(sweep, "claim_status", claim_status)
-    sweep.print_reasons([SimpleNamespace(name="s")], {paths[0]: "edited"})
+    sweep.print_reasons([SimpleNamespace(name="s")], {paths[0]: "edited"} if due else {})
     assert capsys.readouterr().out.partition("Stale: ")[0] == said
 
 
