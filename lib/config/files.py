@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -38,16 +39,19 @@ def prepare_params() -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path, *, only_writer: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`. When the block ends, the file or folder written there
     is flushed to the disk and renamed to `path`. After an error or a kill the old one is still
-    there.
+    there. The `only_writer` of a folder also removes what killed ones left.
 
     Raises OSError if `path` is a folder that is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # No other writer has this name; libraries tell the format from the suffix.
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    if only_writer:
+        for left in path.parent.glob(f".{'[0-9a-f]' * 8}.{glob.escape(path.name)}"):
+            shutil.rmtree(left)
     try:
         yield temporary
         for item in [*temporary.rglob("*"), temporary]:

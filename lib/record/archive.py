@@ -208,7 +208,7 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
         print(f"{study.name}: its record came from elsewhere and stays as it is")
         return
 
-    with atomic_write(record.folder) as partial:
+    with atomic_write(record.folder, only_writer=True) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
             content = files.slim(read_json(path))
             files.write_json(partial / path.relative_to(source), content, indent=None)

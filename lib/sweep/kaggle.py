@@ -187,7 +187,7 @@ def _import(source: Path, params: Path) -> None:
         load_study(params / f"{name}.yaml", undrawn=True)  # which copies the study
         if study.plan and not (paths.PLANS / study.plan).exists():
             files.write_bytes(paths.PLANS / study.plan, copies[paths.PLANS / study.plan])
-        with files.atomic_write(runs) as partial:
+        with files.atomic_write(runs, only_writer=True) as partial:
             # Without its suite: a task file from elsewhere may run Python.
             ignored = shutil.ignore_patterns("suite", "archive.json")
             shutil.copytree(source, partial, ignore=ignored)

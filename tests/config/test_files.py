@@ -40,6 +40,15 @@ def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_pat
     assert file.read_text() == "newer"
 
 
+def test_the_only_writer_of_a_folder_removes_what_killed_ones_left(tmp_path):
+    mine, others = tmp_path / "a[1]", [tmp_path / n for n in (".my-notes.a[1]", ".0123abcd.a1")]
+    for folder in (tmp_path / ".0123abcd.a[1]", *others):
+        folder.mkdir()
+    with atomic_write(mine, only_writer=True) as temporary:
+        temporary.mkdir()
+    assert set(tmp_path.iterdir()) == {mine, *others}
+
+
 def test_what_is_hidden_in_a_folder_is_not_listed_also_where_the_folder_is_hidden(tmp_path):
     top = tmp_path / ".top"
     for name in ("a.yaml", "b/c.yaml", ".#a.yaml", "._a.yaml", "b/.c.yaml", ".b/c.yaml"):
