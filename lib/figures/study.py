@@ -89,6 +89,13 @@ class StudyFigures:
         arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
         return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
 
+    def _comparable(self, measures: list[str]) -> list[str]:
+        """Keep the measures in which all arms may be compared."""
+        vocabularies = of_runs.column_by_arm(self.runs, "vocabulary")
+        return [
+            name for name in measures if of_runs.is_comparable(vocabularies, name, vocabularies)
+        ]
+
     def applicable(self) -> Iterator[StudyFigure]:
         """Yield every figure for which the study has something to show: what it asks first."""
         for make in (
@@ -168,8 +175,7 @@ class StudyFigures:
         """Lay out a column of the dev curves, and its difference from that of the baseline."""
         if of_runs.available_measures([y], self.curve):
             rows: Rows = {y: (self.curve, partial(training.trajectory, y=y))}
-            comparable = of_runs.is_comparable(self.runs, "loss", self.runs["arm"])
-            if comparable and (self.curve["arm"] != self.curve["baseline"]).any():
+            if self._comparable(["loss"]) and (self.curve["arm"] != self.curve["baseline"]).any():
                 rows["difference"] = (self.curve, partial(training.difference, y=y))
             yield Layout(name, rows, height=1.9)
 
@@ -187,9 +193,9 @@ class StudyFigures:
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
         planned = of_runs.planned_measures(self.runs, self.plan)
         names = of_runs.available_measures([*planned, *measures_in("comparison")], self.runs)
-        names = [n for n in names if of_runs.is_comparable(self.runs, n, self.runs["arm"])]
         rows: Rows = {
-            name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
+            name: (self.runs, partial(effects.paired_seeds, measure=name))
+            for name in self._comparable(names)
         }
         few = 1 < self.runs["variant"].nunique() <= 6
         if rows and few and self.runs["setting"].nunique() <= 2:  # else the interaction says more
