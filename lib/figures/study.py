@@ -1,8 +1,8 @@
-"""The figures that a study's notebook shows, each laid out over the study's settings.
+"""The figures of a study, as 04_figures shows them: each laid out over the study's settings.
 
-The first factor is what is compared; the others make the settings. To add a figure, write a method
-that yields a `StudyFigure` where the study has what it needs, whose docstring tells a reader what
-to look for, and name it in `StudyFigures.applicable`.
+The levels of the first factor are compared; those of the others make the settings. To add a figure,
+write a method that yields a `Layout` if the study has what it needs, and name it in
+`StudyFigures.applicable`. Its docstring is shown above the figure: say what to look for.
 """
 
 import inspect
@@ -29,19 +29,19 @@ from lib.stats.factorial import CHANGES, ENDS, Row, by_setting
 from lib.stats.tables import REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
-"""By row of panels: a table, and what draws a part of it on an `ax`."""
+"""Row of panels → its table, and the function that draws a part of the table on an `ax`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a figure draws, and how its panels stand."""
+    """What a figure draws, and how its panels are arranged."""
 
     name: str
     rows: Rows
     height: float = 1.6
     """Of a row, in inches."""
     by: str = "setting"
-    """The column of the tables that panels stand side by side by."""
+    """The column of the tables whose values are the columns of panels."""
 
 
 Layouts = Iterator[Layout]
@@ -49,19 +49,19 @@ Layouts = Iterator[Layout]
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A figure that applies to a study: what to look for, and how to show it."""
+    """A figure of a study, with the words that are shown above it."""
 
     name: str
     words: str
-    """Title, what to look for, how it is drawn, and of which runs."""
+    """Its title, what to look for, which functions draw it, and how many seeds and settings."""
     draw: Callable[[], None]
 
 
 class StudyFigures:
-    """A study's runs, what the analysis made of them, and every figure of both."""
+    """A study's runs and verdict, and every figure of them."""
 
     def __init__(self, study: Study, results: list[RunResult]) -> None:
-        """Read what 03_analysis wrote; ResultError where it has not been executed."""
+        """Read the verdict that 03_analysis wrote; ResultError if it has not been executed."""
         path = study_folder(study.name) / "verdict.json"
         if not path.is_file():
             raise of_runs.ResultError(f"there is no {relative(path)}: execute 03_analysis first")
@@ -76,14 +76,14 @@ class StudyFigures:
         self.curve = self.raw("curve")
 
     def raw(self, name: str) -> pd.DataFrame:
-        """Join a raw file of all runs, each row with its run's baseline and status, and the losses
-        of its text."""
+        """Concatenate a raw file of all runs, and add to each row its run's baseline and status,
+        and the reference losses of its text."""
         of_run = self.runs.filter(["arm", "seed", "baseline", "status", *REFERENCES])
         return of_runs.read_parquet(self.study, name).merge(of_run)
 
     def contrasts(self, measure: str) -> pd.DataFrame:
-        """Return the contrasts of 03_analysis of each arm with its own baseline, with the arm's
-        variant and levels."""
+        """Return the contrasts between each arm and its own baseline, from 03_analysis, with the
+        arm's variant and levels."""
         columns = ["arm", "baseline", "measure", *ENDS, "n_dropped"]
         table = pd.DataFrame(self.verdict["contrasts"], columns=columns).astype(ENDS)
         arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
@@ -97,7 +97,7 @@ class StudyFigures:
         ]
 
     def applicable(self) -> Iterator[StudyFigure]:
-        """Yield every figure for which the study has something to show: what it asks first."""
+        """Yield every figure for which the study has something to show, the effects first."""
         for make in (
             self._effects,
             self._comparison,
@@ -131,7 +131,8 @@ class StudyFigures:
         decided &= ~table["changes_sign"]
         table = table.assign(label=label, decided=decided, variant="", setting="")
         rows: Rows = {}
-        for measure in sorted(table["measure"].unique(), key=self.main.__ne__):
+        main_first = sorted(table["measure"].unique(), key=lambda name: name != self.main)
+        for measure in main_first:
             part = table[table["measure"] == measure]
             rows[measure] = part, partial(effects.forest, measure=measure)
         lines = label.str.count("\n").max() + 1
@@ -139,8 +140,8 @@ class StudyFigures:
         yield Layout("effects", rows, height=0.45 + 0.16 * lines * most)
 
     def _compared(self) -> Iterator[Row]:
-        """Yield the differences to show, each with its `name`, and after one that changes sign its
-        settings."""
+        """Yield rows of the verdict to show as differences, each with its `name`: of hypotheses,
+        else of effects, else of contrasts. After one that changes sign come its settings."""
         every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
         plain = {"changes_sign": False}
         if tests := self.verdict["hypothesis_tests"]:
@@ -172,7 +173,7 @@ class StudyFigures:
         yield from self._course("smoothness", "gradient_cosine")
 
     def _course(self, name: str, y: str) -> Layouts:
-        """Lay out a column of the dev curves, and its difference from that of the baseline."""
+        """Lay out a column of the dev curves, and below it the difference from the baseline."""
         if of_runs.available_measures([y], self.curve):
             rows: Rows = {y: (self.curve, partial(training.trajectory, y=y))}
             if self._comparable(["loss"]) and (self.curve["arm"] != self.curve["baseline"]).any():
@@ -264,10 +265,12 @@ class StudyFigures:
             yield Layout("tasks", {"": (tasks, effects.task_accuracies)}, height=5.5)
 
     def _figure(self, layout: Layout, says: str | None) -> StudyFigure:
-        """Lay out a figure with a row per table and a column per value of `by`. Of many columns,
-        those shown are evenly spread from the first to the last, and the words say so."""
+        """Make a figure of a layout, with a row of panels per table and a column per value of `by`.
+        If there are more than four values, four are shown, evenly spread from the first to the
+        last, and the words say so. `says` is the docstring of the figure's method."""
         name, rows, by = layout.name, layout.rows, layout.by
-        levels = {arm.variant: [*arm.levels.values(), ""][0] for arm in self.study.arms()}
+        # The first factor's level; a study without factors has one arm without levels.
+        levels = {arm.variant: next(iter(arm.levels.values()), "") for arm in self.study.arms()}
         tables = {row: in_order(table, levels) for row, (table, _) in rows.items()}
         settings = list(dict.fromkeys(next(iter(tables.values()))[by]))
         places = np.linspace(0, len(settings) - 1, min(4, len(settings)))
