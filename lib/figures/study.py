@@ -113,12 +113,11 @@ class StudyFigures:
                 yield self._figure(layout, inspect.getdoc(make))
 
     def _effects(self) -> Layouts:
-        """By how much do arms differ? A row for each hypothesis of the plan, or without one for
-        each factor of a grid and each interaction, or each arm beside its baseline: the mean
-        paired difference with its 95 % *t* interval, which is not adjusted for how many there
-        are. Hollow marks are undecided, or the mean of an effect that changes sign: read its
-        settings, which stand below it. Drawn by `forest` from the hypotheses, effects or
-        contrasts of 03."""
+        """By how much do arms differ? Each row is a mean paired difference with its 95 % *t*
+        interval, not adjusted for the number of rows. The rows are the hypotheses of the plan;
+        without a plan, the main effects and interactions of a grid; without a grid, each arm and
+        its baseline. A hollow mark is undecided, or the mean of an effect that changes sign: read
+        its settings, below it. Drawn by `forest` from the tables of 03_analysis."""
         table = pd.DataFrame(self._compared())
         if table.empty:  # a single arm
             return
@@ -157,17 +156,17 @@ class StudyFigures:
                 yield plain | row | {"name": f"{row['arm']} - {row['baseline']}"}
 
     def _loss(self) -> Layouts:
-        """Does the loss fall smoothly, and when do variants part? First the dev loss,
-        beside what counting characters and pairs of them reaches on the held-out text
-        (dotted); then how far each run is from its baseline's with the same seed. Lines are
-        means over seeds, bands reach from the lowest to the highest. A diverged run ends in
-        a cross. Drawn by `trajectory` and `difference` from the dev curves of all runs."""
+        """Does the loss fall smoothly, and when do variants separate? First the dev loss;
+        dotted lines are the loss of a unigram and of a bigram model. Then the difference
+        between each run and its baseline's run with the same seed. Lines are means over seeds,
+        bands reach from the lowest to the highest. A diverged run ends in a cross. Drawn by
+        `trajectory` and `difference` from the dev curves of all runs."""
         yield from self._course("loss", "dev_loss")
 
     def _smoothness(self) -> Layouts:
-        """Is training smooth? The cosine between the gradients of two parts of dev: 1 means
-        that a step that helps one helps the other. Then how far each run is from its
-        baseline's with the same seed. Lines are means over seeds, bands reach from the
+        """Is training smooth? First the cosine between the gradients of two parts of dev: at 1,
+        a step that helps one helps the other. Then the difference between each run and its
+        baseline's run with the same seed. Lines are means over seeds, bands reach from the
         lowest to the highest. Drawn by `trajectory` and `difference` from the dev curves of
         all runs."""
         yield from self._course("smoothness", "gradient_cosine")
@@ -203,12 +202,12 @@ class StudyFigures:
             yield Layout("comparison", rows)
 
     def _interactions(self) -> Layouts:
-        """Does the effect depend on this factor? The main measure at each of its levels,
-        and the paired difference to the baseline, with its 95 % *t* interval: where that
-        changes its side of zero, the effect flips. Lines are means over seeds, bands reach
-        from the lowest to the highest. Diverged runs are crosses at the top with their
-        number; lines leave them out. Drawn by `interaction` from the runs' measures and by
-        `differences` from the contrasts of 03."""
+        """Does the effect depend on this factor? First the main measure at each level of the
+        factor, then the paired difference from the baseline with its 95 % *t* interval. Look
+        for a difference that crosses zero. Lines are means over seeds, bands reach from the
+        lowest to the highest. Diverged runs are not in the lines: a cross at the top counts
+        them. Drawn by `interaction` from the runs' measures and by `differences` from the
+        contrasts of 03_analysis."""
         deltas = self.contrasts(self.main)
         for factor in list(self.study.factors)[1:]:
             levels = list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
@@ -224,11 +223,11 @@ class StudyFigures:
                 yield Layout(f"interaction-{name}", rows, by="within")
 
     def _inside(self) -> Layouts:
-        """What differs inside? Where a factor is about the embeddings, their norm and their
-        similarity through training (1: all point one way); the residual stream's norm from
-        block to block, thin and pale before training; AdamW's second moment by part of the
-        model at the last step. Drawn by `trajectory`, `residual_norms` and `second_moments`
-        from the dev curves."""
+        """What differs inside? If a factor concerns the embeddings, their norm and their
+        similarity during training (at 1 all point the same way). Then the norm of the residual
+        stream after each block (thin and pale: before training), and AdamW's second moment in
+        each part of the model at the last step. Drawn by `trajectory`, `residual_norms` and
+        `second_moments` from the dev curves."""
         fields = {field for arm in self.study.arms() for field in arm.levels}
         names = ("embedding_norm", "embedding_cosine") if training.of_embeddings(fields) else ()
         rows: Rows = {y: (self.curve, partial(training.trajectory, y=y)) for y in names}
@@ -237,9 +236,9 @@ class StudyFigures:
         yield Layout("inside", rows)
 
     def _calibration(self) -> Layouts:
-        """Are predicted probabilities right, and does a longer context help? Reliability
-        over all held-out characters, loss and calibration error on test by softmax
-        temperature, loss by how many characters a prediction could see. Drawn by
+        """Are predicted probabilities right, and does a longer context help? Reliability over
+        all held-out characters; loss and calibration error on test by softmax temperature;
+        loss by the number of characters that a prediction could see. Drawn by
         `reliability_diagram` and `trend` from the runs' raw files and the tables in their
         results."""
         temperatures = of_runs.read_table(self.results, "temperatures")
@@ -257,9 +256,9 @@ class StudyFigures:
             yield Layout("calibration", rows)
 
     def _tasks(self) -> Layouts:
-        """In which tasks of the suite do variants differ by more than seeds do? 0 is
-        guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs'
-        results."""
+        """In which tasks of the suite (multiple-choice questions about the held-out text) do
+        variants differ by more than seeds do? 0 is guessing, 1 is all correct. Drawn by
+        `task_accuracies` from the tables in the runs' results."""
         tasks = of_runs.read_table(self.results, "tasks")
         if len(tasks):  # some studies leave the suite out
             yield Layout("tasks", {"": (tasks, effects.task_accuracies)}, height=5.5)
