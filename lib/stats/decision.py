@@ -109,7 +109,7 @@ def by_criteria(
     better = "; ".join(MEASURES[name].label for name in primary if shown[name] == "better")
 
     if np.isnan(baseline_share) or (baseline_share > tolerated and np.isnan(arm_share)):
-        return "stability", UNDECIDED, "stability is not judged where the loss starts high"
+        return "stability", UNDECIDED, "the loss starts too high to judge stability"
 
     if baseline_share <= tolerated:
         if worse:

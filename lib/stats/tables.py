@@ -38,7 +38,7 @@ def in_markdown(verdict: Json) -> str:
     ]
     for decision in verdict["decisions"]:
         paragraphs.append(
-            f"**{decision['arm']}: {decision['decision']}**, since {decision['reason']}."
+            f"**{decision['arm']}: {decision['decision']}**, because {decision['reason']}."
         )
     if paragraphs:
         return "\n\n".join(paragraphs)
