@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 03 · Analysis
-# What a study's runs say: the verdict first, then how it came about. A study with a run missing, or
-# with runs that differ in what must be equal (corpus, budget, precision, paired weights and
-# batches, and within a seed device and versions), is refused with a message that names it.
+# The verdict on a study, then the tables behind it. If a run is missing, or if runs differ in what
+# must be equal, an error names them: all runs need the same corpus, budget and precision, and the
+# runs of a seed the same initial weights, batches, device and versions.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -74,11 +74,11 @@ print(relative(path))
 
 # %% [markdown]
 # ## Verdict
-# Of a confirmatory study: one answer to each hypothesis of its plan, in one word, with what was
-# found; and the decision on each arm, where the plan tests how many runs are unstable. An
-# exploratory study tests and decides nothing. The figure: by how much arms differ (hollow marks are
-# undecided), or of a single arm how its loss fell; 04 draws the others. Below: the commits of the
-# plan. Look for one that came after the first run.
+# For a confirmatory study: the answer to each hypothesis of its plan, with what was found, and a
+# decision on each arm if the plan tests how many runs are unstable. An exploratory study tests and
+# decides nothing. The figure shows by how much arms differ (hollow marks are undecided), or how the
+# loss of a single arm fell; 04 draws the other figures. Below it are the commits of the plan. Check
+# that none is later than the first run.
 
 # %%
 display(Markdown(f"**{claim}**"), verdict)
@@ -88,8 +88,8 @@ print(stats.repetitions(result_file("01_data", design.name)))
 
 # %% [markdown]
 # ## Every arm
-# Mean ± standard deviation over seeds. Look first at how many runs diverged or are unstable: they
-# are counted here, and diverged ones averaged in nowhere.
+# Mean ± standard deviation over seeds. Look first at how many runs diverged or are unstable.
+# Diverged runs are counted here, and are in no average.
 
 # %%
 first = main_measures(runs, plan)
@@ -97,17 +97,17 @@ stats.summary_table(verdict.runs, first=first)
 
 # %% [markdown]
 # ## Seed by seed
-# Arm - baseline, two runs with the same initial weights and the same batches. Look for a sign that
-# is the same in every seed.
+# Arm - baseline: two runs with the same initial weights and the same batches. Look for the same
+# sign in every seed.
 
 # %%
 display(*stats.seed_tables(runs, first))
 
 # %% [markdown]
 # ## Paired differences
-# Mean difference with its *t* interval, nominally 95 %. Look for intervals without zero. What one
-# may claim depends on the adjusted p of its family, further down; in an exploratory study, it
-# suggests what to test on other seeds.
+# Mean difference with its *t* interval, nominally 95 %. Look for intervals that exclude zero. In a
+# confirmatory study, what you may claim depends on the adjusted p, further down. In an exploratory
+# one, such an interval is a hint: test it on new seeds.
 
 # %%
 print(stats.cautions(verdict.tables["contrasts"].to_dict("records"), runs))
@@ -115,20 +115,21 @@ stats.contrast_overview(verdict.tables["contrasts"])
 
 # %% [markdown]
 # ## Every factor
-# Of a grid: a level minus its factor's first level, over all settings of the other factors, then in
-# each setting; and for each pair of factors (`a × b`) how far the difference of one depends on the
-# other, and at each level of a third. Look first at the interactions: where one is far from zero, a
-# mean over settings says little. An effect that changes sign has no mean here: read its settings.
+# For a grid: each level minus its factor's first level, averaged over all settings of the other
+# factors, then in each setting. For each pair of factors (`a × b`), the interaction: how far the
+# difference that one makes depends on the other. Look first at the interactions: if one is far from
+# zero, a mean over settings says little. An effect that changes sign has no mean here: read its
+# settings.
 
 # %%
 print(stats.cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
 stats.contrast_overview(verdict.tables["effects"])
 
 # %% [markdown]
-# Every hypothesis that has a test, and every test of the plan's families, p adjusted within the
-# family; none in an exploratory study. `refuted_p` is that of the test that the hypothesis is
-# false; `seeds` would decide an undecided one. A contrast may be in two families: one tests whether
-# the arms differ, the other whether they are equivalent, that is, differ by less than the margin.
+# Every hypothesis that has a test, then every test of the plan's families, with p adjusted within
+# the family. An exploratory study has none. `refuted_p` is the p of the test that the hypothesis is
+# false; `seeds` is how many would decide an undecided one. A contrast may be in two families: one
+# tests whether the arms differ, the other whether they differ by less than a margin.
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(
@@ -137,21 +138,20 @@ asked = verdict.tables["hypothesis_tests"].drop(
 display(stats.readable(asked, 4), stats.readable(verdict.tables["tests"], 4))
 
 # %% [markdown]
-# Every statistic of each contrast. Look at the Holm p (n/a outside a family, so everywhere in an
-# exploratory study), then whether the tests that assume less agree; with few seeds the bootstrap's
-# interval is too narrow. `minimum_detectable_effect` is the smallest true effect that so many seeds
-# would detect at the plan's level and power, given the spread measured here: the study cannot claim
-# a smaller one.
+# Every statistic of each contrast. Look at the Holm-adjusted p (n/a outside a family, so everywhere
+# in an exploratory study). Then see whether the tests that assume less agree; with few seeds the
+# bootstrap interval is too narrow. `minimum_detectable_effect` is the smallest true effect that
+# this many seeds would detect with the plan's alpha and power, given the spread measured here.
 
 # %%
 stats.readable(verdict.tables["contrasts"], 4)
 
 # %% [markdown]
 # ## What else the runs show
-# Beyond the plan, and exploratory: what the text itself allows (a run above the bigram model uses
-# no context that counting pairs does not); stability, judged from the first step on; the suite and
-# stock tasks one by one; and attempts to explain the results away: look for a sign that changes.
-# Questions of one paper stand in its own notebook.
+# Beyond the plan, so exploratory: simple models of the same text (a run with a higher loss than the
+# bigram model gains nothing from longer context); stability from the first step on; each task of
+# the suite and each stock task; and the contrasts without one seed or one task, where a sign that
+# changes is a reason to doubt. A paper's own questions are in its own notebook.
 
 # %%
 for name, table in verdict.beyond.items():
@@ -159,8 +159,8 @@ for name, table in verdict.beyond.items():
 
 # %% [markdown]
 # ## Tasks
-# Accuracy per task, mean ± standard deviation over seeds, beside chance: a task near it cannot tell
-# arms apart yet. Then stock tasks, every metric.
+# Accuracy per task, mean ± standard deviation over seeds, beside chance. A task near chance cannot
+# tell arms apart yet. Then every metric of the stock tasks.
 
 # %%
 tasks, of_stock = (read_table(results, name) for name in ("tasks", "stock_tasks"))
@@ -170,8 +170,8 @@ display(stats.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 # %% [markdown]
 # ## Calibration and length
 # Calibration on all held-out characters. An error no larger than that of a perfectly calibrated
-# model at this many characters is noise. Then the loss by length of context: a model that uses its
-# context gains with each row.
+# model is noise. Then the loss by length of context: it falls from row to row if the model uses its
+# context.
 
 # %%
 display(stats.summary_table(runs, "calibration"))
@@ -179,8 +179,8 @@ display(stats.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]
 # ## Inside
-# Norms at the input of block 1 by class of character, then the embedding normalization's own gain
-# and bias. Look for how far the arms' residual streams differ in length; 04 draws the rest.
+# Norms at the input of block 1 by class of character, then gain and bias of the embedding
+# normalization. Look at how much the arms' residual streams differ in length. 04 draws the rest.
 
 # %%
 own = melt_columns(read_parquet(design, "curve"), "norm_", "own mean")
@@ -189,7 +189,7 @@ display(stats.by_arm(own, ["own mean"], "value", 4).T)
 
 # %% [markdown]
 # ## What the runs were made with
-# More than one value in a row is worth a look. Then where the time went.
+# If a row has more than one value, the runs differ in it. Then where the time went, in seconds.
 
 # %%
 display(stats.provenance_table(results))

@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 04 · Figures
-# Every figure for which the study has data. Above each stands what to look for and how it is made;
-# each is also written as PDF, for the paper, and as PNG. A variant has the same colour, dashes and
-# marker throughout the project, and can be told apart in grey.
+# Every figure for which the study has data. The words above a figure say what to look for and which
+# functions draw it. Each figure is also written as PDF, for the paper, and as PNG. A variant has
+# the same colour, dashes and marker in all figures, so it can also be recognised in grey.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -46,8 +46,8 @@ print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep=
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
 
 # %% [markdown]
-# The functions that the texts name are in `lib/figures`, in `training.py` and `effects.py`. Which
-# figures a study has is decided in `study.py`.
+# The functions named below are in `lib/figures`, in `training.py` and `effects.py`. `study.py`
+# decides which figures a study has.
 
 # %%
 drawn = {}

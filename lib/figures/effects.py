@@ -1,7 +1,7 @@
 """Figures of effects: how results depend on the variant and on the levels of the other factors.
 
-As in `lib.figures.training`, each function takes tidy data and an `ax`, draws, and returns the
-`ax`. Diverged runs have no number: a cross at the edge, with a count, stands for them.
+Each function takes tidy data and an `ax`, draws on it, and returns it. Diverged runs have no
+number, so a cross at the edge counts them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from matplotlib.axes import Axes
 from lib.config.contrasts import level_name
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
-from lib.figures.style import VARIANTS, Variant, aside, line, spread, table_looks, ticks
+from lib.figures.style import VARIANTS, Variant, dodged, line, log_if_wide, name_ticks, table_looks
 
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
-    """Draw differences in a measure under one another, the first on top: a mark at `mean_delta`
-    and a bar over its t interval, named by `label`. What is not `decided` is hollow; a row without
-    a number is a cross at the edge."""
+    """Draw a forest plot of differences in a measure, the first row on top: a mark at `mean_delta`
+    and a bar over the t interval, with the row's `label` at the y axis. Marks are filled if
+    `decided` and hollow if not. A row without a number gets a cross at the edge."""
     ax.axvline(0, color="0.5", linewidth=0.8)
     for y, row in enumerate(table.to_dict("records")):
         if np.isfinite(row["mean_delta"]):
@@ -39,7 +39,7 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 
 
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
-    """Draw one line per seed across variants, so that paired changes show as slopes, and each
+    """Draw one line per seed across variants, so that paired differences show as slopes, and each
     variant's mean as a bar. Diverged runs are gaps."""
     styles = table_looks(runs)
     table = runs.pivot(index="seed", columns="variant", values=measure)[[*styles]]
@@ -49,7 +49,7 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
         ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker, zorder=2)
         mean = values.mean()
         ax.plot([x - 0.25, x + 0.25], [mean, mean], color=look.colour, linewidth=2.2, zorder=3)
-    ticks(ax, [look.label for look in styles.values()])
+    name_ticks(ax, [look.label for look in styles.values()])
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
@@ -57,9 +57,9 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 
 
 def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw accuracy normalised to chance (0: guessing, 1: all right) per task and shots: a mark
-    per variant (mean over seeds), a bar from the lowest to the highest seed."""
-    from seaborn import pointplot  # a second, which 03 need not wait for
+    """Draw accuracy normalised to chance (0 is guessing, 1 is all correct) per task and number of
+    shots: a mark per variant at the mean over seeds, and a bar from the lowest to the highest."""
+    from seaborn import pointplot  # takes a second to import; only this figure needs it
 
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     looks = table_looks(tasks)
@@ -79,7 +79,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
         err_kws={"linewidth": 1},
         ax=ax,
     )
-    ax.legend().remove()  # that of the figure stands below it
+    ax.legend().remove()  # the figure has one for all panels
     ax.axvline(0, color="0.6", linewidth=0.8)
     ax.set(xlabel="above chance (1 = all right)", ylabel="")
     return ax
@@ -88,8 +88,8 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
 def interaction(
     runs: pd.DataFrame, measure: str, factor: str, levels: Sequence[Level], ax: Axes
 ) -> Axes:
-    """Draw a measure against the levels of a factor, evenly spaced: per variant a line through the
-    means, a band from the lowest to the highest seed, and a point per seed."""
+    """Draw a measure over the levels of a factor, evenly spaced. Each variant has a line through
+    its means, a band from the lowest to the highest seed, and a point per seed."""
     for look, offset, part in by_level(runs, factor, levels):
         seeds = part.groupby("place")[measure]
         x = seeds.mean().index + offset
@@ -98,7 +98,7 @@ def interaction(
         at = part["place"] + offset
         ax.plot(at, part[measure], look.marker, color=look.colour, markersize=2.5, alpha=0.5)
         count_lost(ax, x, seeds.size() - seeds.count(), look)
-    spread(ax, runs[measure].dropna())
+    log_if_wide(ax, runs[measure].dropna())
     ax.set_ylabel(MEASURES[measure].label)
     return factor_axis(factor, levels, ax)
 
@@ -106,9 +106,9 @@ def interaction(
 def differences(
     table: pd.DataFrame, measure: str, factor: str, levels: Sequence[Level], ax: Axes
 ) -> Axes:
-    """Draw the mean paired difference to the baseline, with its t interval, against the levels of a
-    factor, beside the line of no difference. `table` holds contrasts with each arm's own baseline
-    as the analysis wrote them; crosses count lost pairs."""
+    """Draw the mean paired difference from the baseline, with its t interval, over the levels of a
+    factor, with a line at zero. `table` has the contrasts of 03_analysis, each of an arm with its
+    own baseline. Crosses count pairs that were dropped because a run diverged."""
     ax.axhline(0, color="0.5", linewidth=0.8)
     for look, offset, part in by_level(table, factor, levels):
         x = part["place"] + offset
@@ -124,16 +124,17 @@ def differences(
 def by_level(
     table: pd.DataFrame, factor: str, levels: Sequence[Level]
 ) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
-    """Yield each variant, how far its marks stand aside, and its rows by their `place`:
-    which of the levels theirs is. Pandas writes a level of None as NaN."""
+    """Yield each variant's look, the offset of its marks, and its rows, sorted by a new column
+    `place`: the index of the row's level among the levels."""
     order = list(levels)
-    table = table.assign(place=[order.index(None if pd.isna(x) else x) for x in table[factor]])
-    for look, offset, part in aside(table, min(0.6, 0.06 * table["variant"].nunique())):
+    own = [None if pd.isna(level) else level for level in table[factor]]  # pandas made None NaN
+    table = table.assign(place=[order.index(level) for level in own])
+    for look, offset, part in dodged(table, min(0.6, 0.06 * table["variant"].nunique())):
         yield look, offset, part.sort_values("place", kind="stable")
 
 
 def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
-    """Draw a cross, and how many runs it stands for, at the top of an axis."""
+    """Draw a cross at the top of the axes, with a count, at each x where runs were lost."""
     across = ax.get_xaxis_transform()
     for at, count in zip(x, counts, strict=True):
         if count:
@@ -151,14 +152,14 @@ def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
 
 
 def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
-    """Write a factor and its levels on the x axis."""
-    ticks(ax, [level_name("", level).removeprefix("=") for level in levels])
+    """Label the x axis with a factor and its levels."""
+    name_ticks(ax, [level_name("", level).removeprefix("=") for level in levels])
     ax.set_xlabel(factor.rpartition(".")[2].replace("_", " "))
     ax.set_xlim(-0.4, len(levels) - 0.6)
     return ax
 
 
 def mark(look: Variant, *, filled: bool) -> dict[str, Any]:
-    """Return a variant's mark, filled or hollow, as matplotlib's keywords."""
+    """Return matplotlib's keywords for a variant's mark, filled or hollow."""
     face = look.colour if filled else "white"
     return {"color": look.colour, "marker": look.marker, "markerfacecolor": face}

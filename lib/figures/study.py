@@ -1,8 +1,8 @@
-"""The figures that a study's notebook shows, each laid out over the study's settings.
+"""The figures of a study, as 04_figures shows them: each laid out over the study's settings.
 
-The first factor is what is compared; the others make the settings. To add a figure, write a method
-that yields a `StudyFigure` where the study has what it needs, whose docstring tells a reader what
-to look for, and name it in `StudyFigures.applicable`.
+The levels of the first factor are compared; those of the others make the settings. To add a figure,
+write a method that yields a `Layout` if the study has what it needs, and name it in
+`StudyFigures.applicable`. Its docstring is shown above the figure: say what to look for.
 """
 
 import inspect
@@ -29,19 +29,19 @@ from lib.stats.factorial import CHANGES, ENDS, Row, by_setting
 from lib.stats.tables import REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
-"""By row of panels: a table, and what draws a part of it on an `ax`."""
+"""Row of panels → its table, and the function that draws a part of the table on an `ax`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a figure draws, and how its panels stand."""
+    """What a figure draws, and how its panels are arranged."""
 
     name: str
     rows: Rows
     height: float = 1.6
     """Of a row, in inches."""
     by: str = "setting"
-    """The column of the tables that panels stand side by side by."""
+    """The column of the tables whose values are the columns of panels."""
 
 
 Layouts = Iterator[Layout]
@@ -49,19 +49,19 @@ Layouts = Iterator[Layout]
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A figure that applies to a study: what to look for, and how to show it."""
+    """A figure of a study, with the words that are shown above it."""
 
     name: str
     words: str
-    """Title, what to look for, how it is drawn, and of which runs."""
+    """Its title, what to look for, which functions draw it, and how many seeds and settings."""
     draw: Callable[[], None]
 
 
 class StudyFigures:
-    """A study's runs, what the analysis made of them, and every figure of both."""
+    """A study's runs and verdict, and every figure of them."""
 
     def __init__(self, study: Study, results: list[RunResult]) -> None:
-        """Read what 03_analysis wrote; ResultError where it has not been executed."""
+        """Read the verdict that 03_analysis wrote; ResultError if it has not been executed."""
         path = study_folder(study.name) / "verdict.json"
         if not path.is_file():
             raise of_runs.ResultError(f"there is no {relative(path)}: execute 03_analysis first")
@@ -76,21 +76,28 @@ class StudyFigures:
         self.curve = self.raw("curve")
 
     def raw(self, name: str) -> pd.DataFrame:
-        """Join a raw file of all runs, each row with its run's baseline and status, and the losses
-        of its text."""
+        """Concatenate a raw file of all runs, and add to each row its run's baseline and status,
+        and the reference losses of its text."""
         of_run = self.runs.filter(["arm", "seed", "baseline", "status", *REFERENCES])
         return of_runs.read_parquet(self.study, name).merge(of_run)
 
     def contrasts(self, measure: str) -> pd.DataFrame:
-        """Return the contrasts of 03_analysis of each arm with its own baseline, with the arm's
-        variant and levels."""
+        """Return the contrasts between each arm and its own baseline, from 03_analysis, with the
+        arm's variant and levels."""
         columns = ["arm", "baseline", "measure", *ENDS, "n_dropped"]
         table = pd.DataFrame(self.verdict["contrasts"], columns=columns).astype(ENDS)
         arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
         return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
 
+    def _comparable(self, measures: list[str]) -> list[str]:
+        """Keep the measures in which all arms may be compared."""
+        vocabularies = of_runs.column_by_arm(self.runs, "vocabulary")
+        return [
+            name for name in measures if of_runs.is_comparable(vocabularies, name, vocabularies)
+        ]
+
     def applicable(self) -> Iterator[StudyFigure]:
-        """Yield every figure for which the study has something to show: what it asks first."""
+        """Yield every figure for which the study has something to show, the effects first."""
         for make in (
             self._effects,
             self._comparison,
@@ -106,12 +113,11 @@ class StudyFigures:
                 yield self._figure(layout, inspect.getdoc(make))
 
     def _effects(self) -> Layouts:
-        """By how much do arms differ? A row for each hypothesis of the plan, or without one for
-        each factor of a grid and each interaction, or each arm beside its baseline: the mean
-        paired difference with its 95 % *t* interval, which is not adjusted for how many there
-        are. Hollow marks are undecided, or the mean of an effect that changes sign: read its
-        settings, which stand below it. Drawn by `forest` from the hypotheses, effects or
-        contrasts of 03."""
+        """By how much do arms differ? Each row is a mean paired difference with its 95 % *t*
+        interval, not adjusted for the number of rows. The rows are the hypotheses of the plan;
+        without a plan, the main effects and interactions of a grid; without a grid, each arm and
+        its baseline. A hollow mark is undecided, or the mean of an effect that changes sign: read
+        its settings, below it. Drawn by `forest` from the tables of 03_analysis."""
         table = pd.DataFrame(self._compared())
         if table.empty:  # a single arm
             return
@@ -124,7 +130,8 @@ class StudyFigures:
         decided &= ~table["changes_sign"]
         table = table.assign(label=label, decided=decided, variant="", setting="")
         rows: Rows = {}
-        for measure in sorted(table["measure"].unique(), key=self.main.__ne__):
+        main_first = sorted(table["measure"].unique(), key=lambda name: name != self.main)
+        for measure in main_first:
             part = table[table["measure"] == measure]
             rows[measure] = part, partial(effects.forest, measure=measure)
         lines = label.str.count("\n").max() + 1
@@ -132,8 +139,8 @@ class StudyFigures:
         yield Layout("effects", rows, height=0.45 + 0.16 * lines * most)
 
     def _compared(self) -> Iterator[Row]:
-        """Yield the differences to show, each with its `name`, and after one that changes sign its
-        settings."""
+        """Yield rows of the verdict to show as differences, each with its `name`: of hypotheses,
+        else of effects, else of contrasts. After one that changes sign come its settings."""
         every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
         plain = {"changes_sign": False}
         if tests := self.verdict["hypothesis_tests"]:
@@ -149,27 +156,26 @@ class StudyFigures:
                 yield plain | row | {"name": f"{row['arm']} - {row['baseline']}"}
 
     def _loss(self) -> Layouts:
-        """Does the loss fall smoothly, and when do variants part? First the dev loss,
-        beside what counting characters and pairs of them reaches on the held-out text
-        (dotted); then how far each run is from its baseline's with the same seed. Lines are
-        means over seeds, bands reach from the lowest to the highest. A diverged run ends in
-        a cross. Drawn by `trajectory` and `difference` from the dev curves of all runs."""
+        """Does the loss fall smoothly, and when do variants separate? First the dev loss;
+        dotted lines are the loss of a unigram and of a bigram model. Then the difference
+        between each run and its baseline's run with the same seed. Lines are means over seeds,
+        bands reach from the lowest to the highest. A diverged run ends in a cross. Drawn by
+        `trajectory` and `difference` from the dev curves of all runs."""
         yield from self._course("loss", "dev_loss")
 
     def _smoothness(self) -> Layouts:
-        """Is training smooth? The cosine between the gradients of two parts of dev: 1 means
-        that a step that helps one helps the other. Then how far each run is from its
-        baseline's with the same seed. Lines are means over seeds, bands reach from the
+        """Is training smooth? First the cosine between the gradients of two parts of dev: at 1,
+        a step that helps one helps the other. Then the difference between each run and its
+        baseline's run with the same seed. Lines are means over seeds, bands reach from the
         lowest to the highest. Drawn by `trajectory` and `difference` from the dev curves of
         all runs."""
         yield from self._course("smoothness", "gradient_cosine")
 
     def _course(self, name: str, y: str) -> Layouts:
-        """Lay out a column of the dev curves, and its difference from that of the baseline."""
+        """Lay out a column of the dev curves, and below it the difference from the baseline."""
         if of_runs.available_measures([y], self.curve):
             rows: Rows = {y: (self.curve, partial(training.trajectory, y=y))}
-            comparable = of_runs.is_comparable(self.runs, "loss", self.runs["arm"])
-            if comparable and (self.curve["arm"] != self.curve["baseline"]).any():
+            if self._comparable(["loss"]) and (self.curve["arm"] != self.curve["baseline"]).any():
                 rows["difference"] = (self.curve, partial(training.difference, y=y))
             yield Layout(name, rows, height=1.9)
 
@@ -187,21 +193,21 @@ class StudyFigures:
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
         planned = of_runs.planned_measures(self.runs, self.plan)
         names = of_runs.available_measures([*planned, *measures_in("comparison")], self.runs)
-        names = [n for n in names if of_runs.is_comparable(self.runs, n, self.runs["arm"])]
         rows: Rows = {
-            name: (self.runs, partial(effects.paired_seeds, measure=name)) for name in names
+            name: (self.runs, partial(effects.paired_seeds, measure=name))
+            for name in self._comparable(names)
         }
         few = 1 < self.runs["variant"].nunique() <= 6
         if rows and few and self.runs["setting"].nunique() <= 2:  # else the interaction says more
             yield Layout("comparison", rows)
 
     def _interactions(self) -> Layouts:
-        """Does the effect depend on this factor? The main measure at each of its levels,
-        and the paired difference to the baseline, with its 95 % *t* interval: where that
-        changes its side of zero, the effect flips. Lines are means over seeds, bands reach
-        from the lowest to the highest. Diverged runs are crosses at the top with their
-        number; lines leave them out. Drawn by `interaction` from the runs' measures and by
-        `differences` from the contrasts of 03."""
+        """Does the effect depend on this factor? First the main measure at each level of the
+        factor, then the paired difference from the baseline with its 95 % *t* interval. Look
+        for a difference that crosses zero. Lines are means over seeds, bands reach from the
+        lowest to the highest. Diverged runs are not in the lines: a cross at the top counts
+        them. Drawn by `interaction` from the runs' measures and by `differences` from the
+        contrasts of 03_analysis."""
         deltas = self.contrasts(self.main)
         for factor in list(self.study.factors)[1:]:
             levels = list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
@@ -217,11 +223,11 @@ class StudyFigures:
                 yield Layout(f"interaction-{name}", rows, by="within")
 
     def _inside(self) -> Layouts:
-        """What differs inside? Where a factor is about the embeddings, their norm and their
-        similarity through training (1: all point one way); the residual stream's norm from
-        block to block, thin and pale before training; AdamW's second moment by part of the
-        model at the last step. Drawn by `trajectory`, `residual_norms` and `second_moments`
-        from the dev curves."""
+        """What differs inside? If a factor concerns the embeddings, their norm and their
+        similarity during training (at 1 all point the same way). Then the norm of the residual
+        stream after each block (thin and pale: before training), and AdamW's second moment in
+        each part of the model at the last step. Drawn by `trajectory`, `residual_norms` and
+        `second_moments` from the dev curves."""
         fields = {field for arm in self.study.arms() for field in arm.levels}
         names = ("embedding_norm", "embedding_cosine") if training.of_embeddings(fields) else ()
         rows: Rows = {y: (self.curve, partial(training.trajectory, y=y)) for y in names}
@@ -230,9 +236,9 @@ class StudyFigures:
         yield Layout("inside", rows)
 
     def _calibration(self) -> Layouts:
-        """Are predicted probabilities right, and does a longer context help? Reliability
-        over all held-out characters, loss and calibration error on test by softmax
-        temperature, loss by how many characters a prediction could see. Drawn by
+        """Are predicted probabilities right, and does a longer context help? Reliability over
+        all held-out characters; loss and calibration error on test by softmax temperature;
+        loss by the number of characters that a prediction could see. Drawn by
         `reliability_diagram` and `trend` from the runs' raw files and the tables in their
         results."""
         temperatures = of_runs.read_table(self.results, "temperatures")
@@ -250,18 +256,20 @@ class StudyFigures:
             yield Layout("calibration", rows)
 
     def _tasks(self) -> Layouts:
-        """In which tasks of the suite do variants differ by more than seeds do? 0 is
-        guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs'
-        results."""
+        """In which tasks of the suite (multiple-choice questions about the held-out text) do
+        variants differ by more than seeds do? 0 is guessing, 1 is all correct. Drawn by
+        `task_accuracies` from the tables in the runs' results."""
         tasks = of_runs.read_table(self.results, "tasks")
         if len(tasks):  # some studies leave the suite out
             yield Layout("tasks", {"": (tasks, effects.task_accuracies)}, height=5.5)
 
     def _figure(self, layout: Layout, says: str | None) -> StudyFigure:
-        """Lay out a figure with a row per table and a column per value of `by`. Of many columns,
-        those shown are evenly spread from the first to the last, and the words say so."""
+        """Make a figure of a layout, with a row of panels per table and a column per value of `by`.
+        If there are more than four values, four are shown, evenly spread from the first to the
+        last, and the words say so. `says` is the docstring of the figure's method."""
         name, rows, by = layout.name, layout.rows, layout.by
-        levels = {arm.variant: [*arm.levels.values(), ""][0] for arm in self.study.arms()}
+        # The first factor's level; a study without factors has one arm without levels.
+        levels = {arm.variant: next(iter(arm.levels.values()), "") for arm in self.study.arms()}
         tables = {row: in_order(table, levels) for row, (table, _) in rows.items()}
         settings = list(dict.fromkeys(next(iter(tables.values()))[by]))
         places = np.linspace(0, len(settings) - 1, min(4, len(settings)))

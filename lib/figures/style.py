@@ -1,7 +1,7 @@
-"""What all figures share: how a variant looks, the layout of a sheet, saving, showing.
+"""What all figures share: the look of each variant, the layout of panels, saving and showing.
 
 A variant is a level of a study's first factor. Figures are as wide as a printed column or page, so
-that their text keeps its size in print. They have no title: the caption says what a title would.
+their text keeps its size in print. They have no title, because the caption says what it would say.
 """
 
 import math
@@ -34,15 +34,15 @@ plt.rcdefaults()  # whatever a user's matplotlibrc says
 
 @dataclass(frozen=True)
 class Variant:
-    """How a variant is called and drawn."""
+    """A variant's label, and the colour, dashes and marker that it is drawn with."""
 
     label: str
     colour: str
     """As `#RRGGBB`."""
     dashes: tuple[float, ...]
-    """Lengths on and off, in line widths; () is a solid line."""
+    """Lengths of dashes and gaps, in line widths; () is a solid line."""
     marker: str
-    """As matplotlib writes it."""
+    """As in matplotlib."""
 
 
 # Okabe & Ito's colours, dark to light; dashes and markers tell them apart in grey.
@@ -57,7 +57,8 @@ VARIANTS = {
 }
 """Name → look; the baseline first."""
 
-# Of levels without a look of their own, in turn: of 42 no two share both colour and dashes.
+# Levels that are not in VARIANTS take these in turn. Among 42 levels, no two share both colour and
+# dashes.
 _COLOURS = ("#882255", "#117733", "#332288", "#AA4499", "#999933", "#44AA99")
 _MARKERS = ("*", "h", "p", "<", ">", "d")
 _DASHES = (
@@ -72,14 +73,13 @@ _DASHES = (
 
 
 def variant(name: str) -> Variant:
-    """Return the look of a registered variant; any other is labelled by its name and drawn as a
-    baseline is."""
+    """Return the look in `VARIANTS`; without one, that of the baseline, labelled by the name."""
     return VARIANTS.get(name) or replace(VARIANTS["none"], label=name)
 
 
 def looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, Variant]:
-    """Return the looks of a study's variants: its baseline, the first, is black and solid, and no
-    other is. Levels that are `ordered` are one hue from light to dark."""
+    """Return the looks of a study's variants, given their names, baseline first. Only the baseline
+    is black and solid. If the levels are `ordered`, the others are one hue from light to dark."""
     names = list(names)
     spare = map(Variant, repeat(""), cycle(_COLOURS), cycle(_DASHES), cycle(_MARKERS))
     shades = colormaps["Blues"](np.linspace(0.35, 1, len(names)))
@@ -96,9 +96,11 @@ def looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, Variant]:
 
 
 def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
-    """Return the look of every variant in a table, in the order in which they are drawn: as a
-    categorical column, which names all of the study, orders them. Of any other, as of a single run,
-    each has the look that is registered."""
+    """Return the look of every variant in a table, in the order in which they are drawn.
+
+    If the column is categorical (see `in_order`), its categories are all variants of the study, and
+    give order and looks. Otherwise, as for a single run, variants look as in `VARIANTS`.
+    """
     present = table["variant"].unique()
     dtype = table["variant"].dtype
     if not isinstance(dtype, pd.CategoricalDtype):
@@ -108,8 +110,8 @@ def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
 
 
 def in_order(table: pd.DataFrame, levels: Any) -> pd.DataFrame:
-    """Order the variants of a table as `levels`, from variant to level of the first factor: the
-    baseline, which is first, then the others; numbers from the lowest to the highest."""
+    """Make the column `variant` categorical, with the baseline first and numbers ascending.
+    `levels` maps all variants of the study, baseline first, to their level of the first factor."""
     baseline, *others = levels
     ordered = all(type(levels[name]) in (int, float) for name in others)
     if ordered:
@@ -124,7 +126,7 @@ def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
 
 
 def line(look: Variant) -> dict[str, Any]:
-    """Write a variant's line as matplotlib's keywords."""
+    """Return matplotlib's keywords for a variant's line."""
     dashes: Any = (0, look.dashes) if look.dashes else "-"
     return {"color": look.colour, "linestyle": dashes, "linewidth": 1.3, "label": look.label}
 
@@ -148,10 +150,12 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
 def facets(
     name: str, folder: Path, rows: Sequence[str], columns: Sequence[str], height: float = 1.6
 ) -> Iterator[dict[tuple[str, str], Axes]]:
-    """Yield an `ax` per (row, column) to draw on; then save the figure and show it.
+    """Yield an `ax` per (row, column) to draw on; afterwards save the figure in `folder` and show
+    it.
 
-    Columns are settings, and panels of a row have one range. The rows of a single column stand
-    side by side, two or three in a line. `height` is that of a line of panels in inches.
+    Columns are settings, and the panels of a row share their y axis. If there is only one column,
+    its rows are laid out side by side instead, two or three in a line. `height` is that of a line
+    of panels, in inches.
     """
     with plt.rc_context(STYLE):
         panels = [(row, column) for row in rows for column in columns]
@@ -175,7 +179,7 @@ def facets(
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
             factors = setting.replace("_", " ").replace("=", " = ").split(",")
-            fit = int(14 * width / side_by_side)  # letters that a line holds
+            fit = int(14 * width / side_by_side)  # letters that fit into a line
             ax.set_title("\n".join(textwrap.fill(factor, fit) for factor in factors))
         if is_grid:
             for ax in axes[:, 1:].flat:
@@ -191,31 +195,33 @@ def facets(
         save(figure, folder, name)
 
 
-def aside(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
-    """Yield the look of every variant of a table, how far its marks stand aside, and its rows:
-    marks are spread over `width`, so that they do not overlap."""
+def dodged(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
+    """Yield the look of every variant of a table, the offset of its marks along x, and its rows.
+    The offsets are spread over `width`, so that marks at the same x do not overlap."""
     n = table["variant"].nunique()
     for i, (look, part) in enumerate(variants(table)):
         yield look, width * (i - (n - 1) / 2) / max(n - 1, 1), part
 
 
-class _Plain(LogFormatterSciNotation):
-    """Writes ticks of a logarithmic axis as plain numbers: 1, 2, 4, 10, where there is room."""
+class _PlainLogFormatter(LogFormatterSciNotation):
+    """Write the ticks of a logarithmic axis as plain numbers, such as 1, 2, 4, 10."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        shown = f"{x:.0e}"[0] in "124" and super().__call__(x, pos)
-        return f"{x:g}" if shown else ""
+        first_digit = f"{x:.0e}"[0]
+        # Where matplotlib sees no room for a label, it writes "".
+        is_shown = first_digit in "124" and super().__call__(x, pos)
+        return f"{x:g}" if is_shown else ""
 
 
-def spread(ax: Axes, values: pd.Series) -> None:
-    """Show all of what spans more than a factor of ten: on a logarithmic axis."""
+def log_if_wide(ax: Axes, values: pd.Series) -> None:
+    """Make the y axis logarithmic if all values are positive and span more than a factor of ten."""
     if (values > 0).all() and values.max() > 10 * values.min():
         ax.set_yscale("log")
-        ax.yaxis.set(major_formatter=_Plain(), minor_formatter=_Plain())
+        ax.yaxis.set(major_formatter=_PlainLogFormatter(), minor_formatter=_PlainLogFormatter())
 
 
-def ticks(ax: Axes, names: Sequence[str]) -> None:
-    """Write names at the places 0, 1, … of the x axis; aslant if they would run into each other."""
+def name_ticks(ax: Axes, names: Sequence[str]) -> None:
+    """Label the positions 0, 1, … of the x axis with names, rotated if they would overlap."""
     ax.set_xticks(range(len(names)), names)
     longest = 7 * max(map(len, names), default=0)  # pixels
     if longest * len(names) >= ax.bbox.width:
@@ -223,7 +229,7 @@ def ticks(ax: Axes, names: Sequence[str]) -> None:
 
 
 def show(figure: Figure, colours: int = 64) -> bytes:
-    """Show a figure in a notebook as a small PNG, which is returned."""
+    """Show a figure in a notebook as a small PNG, close it, and return the PNG."""
     png = small_png(figure, colours)
     display(DisplayedImage(png, width=int(figure.bbox.width)))
     plt.close(figure)  # or the notebook would show it again
@@ -231,19 +237,20 @@ def show(figure: Figure, colours: int = 64) -> bytes:
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """Show a figure, and write it as that PNG and as PDF: the same bytes for the same data."""
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # fonts, which no run needs
+    """Show a figure, and write it as PNG and as PDF. The same data give the same bytes."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # loads fonts; 02 never gets here
 
     write_bytes(folder / f"{name}.png", show(figure))
-    figure.set_layout_engine("none")  # it is laid out now
+    figure.set_layout_engine("none")  # drawing the PNG has laid it out
     with atomic_write(folder / f"{name}.pdf") as temporary:
-        # `Figure.savefig` would draw it once more to lay it out.
+        # `Figure.savefig` would draw the figure a second time.
         FigureCanvasPdf(figure).print_pdf(temporary, metadata={"CreationDate": None})
 
 
 def small_png(figure: Figure, colours: int = 64) -> bytes:
-    """Draw a PNG of few colours: 64 are enough for lines to keep theirs, at a quarter of the usual
-    size, and 8 for one line and its text, at an eighth of it."""
+    """Draw a figure as a PNG with a palette of so many colours. With 64, lines keep their colours
+    and the file has a quarter of its usual size; 8 are enough for one line and text, at an eighth.
+    """
     canvas, small = FigureCanvasAgg(figure), BytesIO()
     canvas.draw()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")

@@ -1,7 +1,7 @@
-"""Figures of runs: what they read, how they train, and what training makes of a model.
+"""Figures of runs: their text, their training, and the model that comes out of it.
 
-Each function takes tidy data and an `ax`, draws, and returns the `ax`; none touches global state.
-Those at the end lay out what 01_data and 02_train show.
+Each function takes tidy data and an `ax`, draws on it, and returns it; none touches global state.
+The functions named `show_…` lay out whole figures for 01_data and 02_train.
 """
 
 import math
@@ -16,7 +16,17 @@ from matplotlib.axes import Axes
 
 from lib.config.metrics import MEASURES
 from lib.config.study import Arm
-from lib.figures.style import STYLE, Variant, aside, line, show, small_png, spread, ticks, variants
+from lib.figures.style import (
+    STYLE,
+    Variant,
+    dodged,
+    line,
+    log_if_wide,
+    name_ticks,
+    show,
+    small_png,
+    variants,
+)
 from lib.stats.runs import melt_columns
 
 LABELS = {
@@ -33,31 +43,31 @@ LABELS = {
     "ece": MEASURES["ece_test"].label,
     "block": "blocks passed",
 }
-"""Columns of a run's trace, curve and tables → their axes; any other is called as it is."""
+"""Column of a run's trace, curve or tables → the label of its axis."""
 
 
 def label(column: str) -> str:
-    """Return what an axis calls a column."""
+    """Return the label of a column's axis; without one in `LABELS`, the column's name."""
     return LABELS.get(column, column.replace("_", " "))
 
 
 def of_embeddings(fields: Iterable[str]) -> bool:
-    """Return whether a parameter is about the embeddings, so that it is worth looking at them."""
+    """Return whether one of these parameters concerns the embeddings."""
     names = [field.rpartition(".")[2] for field in fields]
     return any(re.match("embedding|position|tied|n_embd", name) for name in names)
 
 
 def thinned(steps: pd.Series) -> pd.Series:
-    """Take neighbouring steps of a long training together, as a line can show 200: give each the
-    last one of its block."""
+    """Group the steps of a long training into blocks, some 200, which is what a line can show.
+    Return for each step the last one of its block."""
     values = np.unique(steps)
     block = np.searchsorted(values, steps) // max(1, math.ceil(len(values) / 200))
     return steps.groupby(block).transform("max")
 
 
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
-    """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest; both
-    of neighbouring steps together where there are many."""
+    """Draw `y` over `x`, per variant: a line through the mean over seeds, and a band from the
+    lowest to the highest. Many steps are `thinned` first."""
     for look, part in variants(curves.assign(block=thinned(curves[x]))):
         seeds = part.groupby("block")[y].agg(["mean", "min", "max"])
         ax.plot(seeds.index, seeds["mean"], **line(look))
@@ -71,14 +81,14 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
 
 
 def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
-    """Draw a trend of runs whose rows hold their `status`: a line is the mean of the runs still
-    training, and a cross marks where a diverged run ended."""
+    """Draw the `trend` of training curves whose rows have their run's `status`. A line is the mean
+    of the runs that have not diverged yet; a cross marks where a run diverged."""
     curves = curves[np.isfinite(curves[y])]
     trend(curves, y, ax)
     if y == "dev_loss":
         reference_lines(curves, ax)
     if "cosine" not in y:
-        spread(ax, curves[y])
+        log_if_wide(ax, curves[y])
     diverged = curves[curves["status"] == "diverged"].sort_values("step")
     for look, part in variants(diverged.drop_duplicates(["arm", "seed"], keep="last")):
         ax.scatter(
@@ -88,8 +98,9 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
 
 
 def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
-    """Draw those losses of the text that a table has a column of as labelled lines. A label stands
-    at the end where the curves are below its line, or at the start, where they are not yet."""
+    """Draw the losses of simple models of the text (columns such as `bigram_loss`, if there) as
+    dotted lines. Labels go where no curve is: at the right end if the curves end below the line,
+    at the left if they end above it."""
     end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
     for name in ("unigram", "bigram", "source"):
         loss = curves.get(f"{name}_loss", pd.Series(np.nan)).mean()
@@ -110,8 +121,8 @@ def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
 
 
 def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
-    """Draw how far `y` is from that of the run's `baseline` with the same seed at the same step: a
-    line per variant (mean over seeds), band from lowest to highest, beside zero."""
+    """Draw the `trend` of `y` minus that of the baseline's run with the same seed, step by step,
+    with a line at zero."""
     keys = ["seed", "step"]
     values = curves.set_index(["arm", *keys])[y]
     arms = curves[curves["arm"] != curves["baseline"]]
@@ -124,12 +135,12 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
 
 
 def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the residual stream's norm over the blocks passed: after training (band: lowest to
-    highest seed), and before it as a thin, pale line."""
+    """Draw the norm of the residual stream after each block: the `trend` of the trained models, and
+    a thin, pale line for the mean before training."""
     first = melt_columns(curve, "residual_norm_", "block", "min").astype({"block": int})
     last = melt_columns(curve, "residual_norm_", "block").astype({"block": int})
     trend(last.rename(columns={"value": "residual_norm"}), "residual_norm", ax, x="block")
-    spread(ax, pd.concat([first["value"], last["value"]]))
+    log_if_wide(ax, pd.concat([first["value"], last["value"]]))
     for look, part in variants(first):
         means = part.groupby("block")["value"].mean()
         ax.plot(means.index, means, color=look.colour, linewidth=0.6, alpha=0.6)
@@ -137,22 +148,22 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw AdamW's second moment at the last step, per part of the model, a mark per
-    variant and seed."""
+    """Draw AdamW's second moment at the last step for each part of the model: a mark per variant
+    and seed."""
     values = melt_columns(curve, "second_moment_", "group")
     groups = list(values["group"].unique())
-    for look, offset, part in aside(values, 0.4):
+    for look, offset, part in dodged(values, 0.4):
         x = part["group"].map(groups.index) + offset
         ax.scatter(x, part["value"], s=14, color=look.colour, marker=look.marker, label=look.label)
-    ticks(ax, [group.replace("_", " ") for group in groups])
-    spread(ax, values["value"])
+    name_ticks(ax, [group.replace("_", " ") for group in groups])
+    log_if_wide(ax, values["value"])
     ax.set_ylabel("second moment")
     return ax
 
 
 def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw accuracy over confidence in the bins of equal mass of a run's raw file `bins`, one line
-    per variant (mean over seeds), beside the diagonal of perfect calibration."""
+    """Draw accuracy over confidence, one line per variant (mean over seeds), beside the diagonal of
+    perfect calibration. `table` is the joined raw file `bins`; its bins of equal mass are used."""
     for look, part in variants(table[table["binning"] == "equal_mass"]):
         means = part[["confidence", "correct"]].div(part["n"], axis=0).groupby(part["bin"]).mean()
         ax.plot(
@@ -164,7 +175,8 @@ def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def show_symbols(text: str) -> None:
-    """Show how often each symbol of a text occurs, most frequent first; white space is escaped."""
+    """Show how often each character of a text occurs, the most frequent first. White space is
+    escaped."""
     counts = pd.Series(list(text)).value_counts()
     names = ["␣" if s == " " else repr(s)[1:-1].replace("$", r"\$") for s in counts.index]
     with plt.rc_context(STYLE):
@@ -176,13 +188,14 @@ def show_symbols(text: str) -> None:
         show(figure)
 
 
-# Letters of 8.64 points are 12 pixels: they need no greys, which take a quarter of a picture.
-_OF_A_RUN = STYLE | {"axes.grid": False, "font.size": 8.64, "text.antialiased": False}
+# A record holds hundreds of these figures. Letters of 8.64 points are 12 pixels high and readable
+# without antialiasing, whose greys would take a quarter of the file.
+_RUN_STYLE = STYLE | {"axes.grid": False, "font.size": 8.64, "text.antialiased": False}
 
 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
-    """Show how training went: loss, gradient norm, second moment; and what became of embeddings and
-    logits, where the arm's levels are about them."""
+    """Show how training went: loss, gradient norm and second moment; also embeddings and logits, if
+    the arm's levels concern embeddings."""
     tables = {
         "loss": trace,
         "grad_norm": trace,
@@ -196,22 +209,22 @@ def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
             "embedding_norm": curve,
             "logit_sd": curve,
         }
-    with plt.rc_context(_OF_A_RUN):
+    with plt.rc_context(_RUN_STYLE):
         n = len(tables) // 4
         figure, axes = plt.subplots(n, 4, figsize=(9.6, 2 * n))
         for (y, table), ax in zip(tables.items(), axes.flat, strict=True):
             trend(table.assign(variant=arm.variant), y, ax)
-        show(figure, colours=8)  # few: a record holds hundreds of such figures
+        show(figure, colours=8)
 
 
 def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
-    """Show what was measured of the trained model, from its tables and raw files: calibration,
-    temperature, loss by context, the residual stream and second moments; of a diverged one, only
-    the last two."""
+    """Show what was measured of a trained model, given its tables and raw files: calibration, loss
+    by temperature and by context, residual norms and second moments; if it diverged, only the last
+    two."""
     run: Any = {"variant": arm.variant, "arm": arm.id, "setting": arm.setting, "seed": 0}
     tables = {name: table.assign(**run) for name, table in tables.items()}
     measured = not tables["bins"].empty
-    with plt.rc_context(_OF_A_RUN):
+    with plt.rc_context(_RUN_STYLE):
         n = 5 if measured else 2
         figure, axes = plt.subplots(1, n, figsize=(1.92 * n, 2.2))
         if measured:
@@ -230,9 +243,13 @@ def live_picture(
     standing: str,
     warnings: Sequence[str] = (),
 ) -> tuple[bytes, int]:
-    """Draw a run that trains for `total` steps, and paler the finished one beside it: `trace` and
-    `curve` by name. Loss on dev as points, in training as a thin line; gradient norm. Return a PNG
-    and its width on a screen. How far it is stands above, then what is to be warned of."""
+    """Draw the loss and gradient norm of a run that is training for `total` steps, and paler those
+    of a finished run to compare. Return a PNG and its width on a screen.
+
+    `runs` maps labels to the tables `trace` and `curve`, the training run first. Dev loss is drawn
+    as points, training loss as a thin line. `standing` (how far the run is) and then `warnings` are
+    written above.
+    """
     with plt.rc_context(STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}):
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), width_ratios=(5, 3))
         for (name, tables), look, alpha in zip(runs.items(), looks, (1.0, 0.5), strict=False):
@@ -253,8 +270,8 @@ def live_picture(
                 **style,
             )
         traces = pd.concat(tables["trace"].dropna() for tables in runs.values())
-        spread(axes[0], traces["loss"])
-        spread(axes[1], traces["grad_norm"])
+        log_if_wide(axes[0], traces["loss"])
+        log_if_wide(axes[1], traces["grad_norm"])
         axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
         axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total))
         axes[0].legend(title="on dev (thin: in training)", title_fontsize=8)

@@ -1,5 +1,7 @@
-"""Every factor's effects: over all settings of the others, in each, and their interactions."""
+"""The effects in a grid: of every factor, on average and in each setting of the others, and the
+interactions of every two factors."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,74 +11,81 @@ import pandas as pd
 from lib.config.contrasts import effects_of
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA
-from lib.stats.paired import t_test, weighed_deltas
-from lib.stats.runs import budget_factors, is_comparable, of_arms
+from lib.stats.paired import NO_T_TEST, t_test, weighted_deltas
+from lib.stats.runs import budget_factors, budgets, by_seed, column_by_arm, is_comparable
 
 Row = dict[Any, Any]
 CHANGES = "changes sign"
-"""What is said in place of the mean of an effect that does."""
+"""Shown in place of an effect's mean if `changes_sign` is true of it."""
 ENDS = {"mean_delta": float, "t_low": float, "t_high": float}
-"""A difference and its interval, which JSON may write as null."""
+"""Dtypes of an estimate and of the ends of its interval: JSON may hold null, which becomes NaN."""
 
 
 def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA) -> pd.DataFrame:
-    """Return one row per effect of a grid and measure: `effect` (its name), `kind`, `budget` (as in
-    `lib.stats.paired.contrast_table`), measure, n, mean difference over seeds, t interval and p.
-    Empty where fewer than two factors have levels to compare.
+    """Return one row per effect of a grid and measure.
 
-    A main effect is the mean over the settings of all other factors of a level's difference from
-    the factor's first; an interaction is the difference of two differences (Montgomery, Design and
-    Analysis of Experiments, ch. 5); a simple effect is either of them in one setting. Each is a
-    number for every seed, so that what the arms of a seed share falls out. Seeds with all of its
-    runs count.
+    Columns: `effect` (its name), `kind`, measure, `budget` (see `budget_factors`), and the paired t
+    test of the effect: n, mean_delta, t_low, t_high, t_p. Empty if fewer than two factors vary.
+
+    A main effect is the difference between a level and the first level of its factor, averaged over
+    all settings of the other factors. An interaction is the difference of two such differences
+    (Montgomery, Design and Analysis of Experiments, ch. 5). A simple effect is either of them in
+    one setting. Each is computed per seed, so what the runs of a seed have in common cancels; a
+    seed counts if all runs that the effect needs completed.
     """
+    vocabularies = column_by_arm(runs, "vocabulary")
+    budget = budgets(runs)
+    values = {measure: by_seed(runs, measure) for measure in measures}
     rows = []
-    for effect, kind, _, weights in effects_of(of_arms(runs, "levels")):
-        budget = budget_factors(runs, weights)
+    for effect, kind, _, weights in effects_of(column_by_arm(runs, "levels")):
+        differing = budget_factors(budget, weights)
         for measure in measures:
-            if is_comparable(runs, measure, weights):
-                test = t_test(weighed_deltas(runs, measure, weights), alpha)._asdict()
-                if measure in JUDGED:  # t says nothing of shares
-                    test |= {"t_low": np.nan, "t_high": np.nan, "t_p": np.nan}
-                row = {"effect": effect, "kind": kind, "measure": measure, "budget": budget}
+            if is_comparable(vocabularies, measure, weights):
+                test = t_test(weighted_deltas(values[measure], weights), alpha)._asdict()
+                if measure in JUDGED:
+                    test |= NO_T_TEST
+                row = {"effect": effect, "kind": kind, "measure": measure, "budget": differing}
                 rows.append(row | test)
     return pd.DataFrame(rows)
 
 
 def changes_sign(estimates: Iterable[float | None]) -> bool:
     """Return whether an effect changes sign: its estimates in the settings of the other factors lie
-    on both sides of zero. A setting without a number does not count.
+    on both sides of zero. Settings without an estimate are ignored.
 
-    That is said of the estimates, whatever their intervals, so that no mean over them is read as a
-    finding. Whether chance explains it is for the intervals of the settings to say.
+    Intervals play no part, so that no mean over settings is read as a finding where the estimates
+    disagree. Look at the intervals of the settings to see whether that may be chance.
     """
     values = np.array([*estimates], dtype=float)
     return bool((values < 0).any() and (values > 0).any())
 
 
 def with_signs(effects: Iterable[Row]) -> list[Row]:
-    """Add to the rows of `factor_effects`, or to those that a verdict keeps, `changes_sign`:
-    whether the effect does in that measure (see `changes_sign`); and to a simple effect which
-    effect it is `of`, and its `setting`, such as `at tied=true`."""
+    """Return the rows of `factor_effects`, or of a verdict's `effects`, with more columns.
+
+    All rows get `changes_sign`: whether the simple effects of this effect and measure do. Rows of
+    simple effects also get `of`, the name of the effect that they belong to, and `setting`, such as
+    `at tied=true`.
+    """
     rows = [dict(row) for row in effects]
-    for name in {row["effect"] for row in rows if row["kind"] != "simple"}:
-        for row in rows:
-            if row["effect"].startswith(f"{name} at "):
-                row["of"] = name
-                row["setting"] = row["effect"].removeprefix(f"{name} ")
+    estimates = defaultdict(list)
+    effect = ""
     for row in rows:
-        row["changes_sign"] = changes_sign(
-            each["mean_delta"]
-            for each in rows
-            if (each.get("of"), each["measure"]) == (row["effect"], row["measure"])
-        )
+        if row["kind"] != "simple":
+            effect = row["effect"]
+        elif row["effect"].startswith(f"{effect} at "):  # simple effects follow theirs
+            row["of"] = effect
+            row["setting"] = row["effect"].removeprefix(f"{effect} ")
+            estimates[effect, row["measure"]].append(row["mean_delta"])
+    for row in rows:
+        row["changes_sign"] = changes_sign(estimates[row["effect"], row["measure"]])
     return rows
 
 
 def by_setting(effects: Iterable[Row]) -> list[Row]:
-    """Return the effects to show: every main effect and interaction, and after each that changes
-    sign in any of the measures the simple effects, which then count in place of their mean. See
-    `with_signs`."""
+    """Return the effects to show, with the columns of `with_signs`: main effects and interactions.
+    If one changes sign in any measure, its simple effects are also shown, and stand for its mean.
+    """
     rows = with_signs(effects)
     changing = {row["effect"] for row in rows if row["changes_sign"]}
     return [row for row in rows if row["kind"] != "simple" or row.get("of") in changing]

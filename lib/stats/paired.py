@@ -1,16 +1,15 @@
-"""Paired inference over seeds: from per-seed results to a table with one row per contrast.
+"""Paired inference over seeds: from one value per run to a table with one row per contrast.
 
-A contrast is arm - baseline in one measure, seed by seed. The t interval and t test are primary:
-of the intervals, only theirs keeps its coverage with few seeds, provided that deltas are normal.
-The bootstrap stands beside them, and the sign-flip test, which assumes nothing but symmetry, with
-the smallest p that it could have given.
+A contrast is arm - baseline in one measure, seed by seed. Its primary test is the paired t test:
+with few seeds, only the t interval keeps its coverage, if the deltas are normal. Beside it stand
+the bootstrap, and the sign-flip test with the smallest p that so few seeds can give. The sign-flip
+test assumes only that the deltas are symmetric.
 
-Every function that draws takes a `numpy.random.Generator`; the same state gives the same answer,
-and the order of the seeds never matters.
+Functions that draw random numbers take a `numpy.random.Generator`: the same state gives the same
+answer. The order of the seeds never matters.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -22,19 +21,35 @@ from numpy.typing import ArrayLike, NDArray
 from lib.config.metrics import JUDGED
 from lib.config.plan import ALPHA, POWER, Plan
 from lib.stats.power import minimum_detectable_effect, t_sides
-from lib.stats.runs import budget_factors, is_comparable, own_baselines, seed_differences, sides
+from lib.stats.runs import (
+    budget_factors,
+    budgets,
+    by_seed,
+    column_by_arm,
+    is_comparable,
+    own_baselines,
+    sides,
+)
 
 RESAMPLES = 9_999
+"""Of the bootstrap, and of the sign-flip test if there are too many patterns to enumerate."""
 
 Floats = NDArray[np.float64]
 
 
 class TTest(NamedTuple):
+    """A paired t test; mean and interval are in the measure's units."""
+
     n: int
+    """Seeds that completed in both arms."""
     mean_delta: float
     t_low: float
     t_high: float
     t_p: float
+
+
+NO_T_TEST = {"t_low": np.nan, "t_high": np.nan, "t_p": np.nan}
+"""For shares of runs (`JUDGED`), whose deltas are -1, 0 or 1 and far from normal."""
 
 
 def contrast_table(
@@ -44,12 +59,14 @@ def contrast_table(
     plan: Plan | None = None,
     pairs: Iterable[tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
-    """Return one row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by
-    which the two sides were trained for another budget; usually ""), then what `paired_contrast`
-    says. `runs` is the table of `lib.stats.runs.tidy`; arms are paired by seed. Of shares of
-    runs there is no t test and no t interval; in a measure per token, no pair of two vocabularies.
-    Without `pairs`, every arm that is not its own baseline stands against it. A plan gives level,
-    power, and margins of equivalence: its smallest effects of interest.
+    """Return one row per measure and pair of arms (arm, baseline), paired by seed.
+
+    `runs` is the table of `lib.stats.runs.tidy`. `pairs` defaults to every arm with its baseline.
+    A plan gives alpha, power, and as margins of equivalence its smallest effects of interest.
+
+    Columns: arm, baseline, measure, `budget` (see `budget_factors`; usually ""), and those of
+    `paired_contrast`. Shares of runs have no t test. In a measure per token, pairs with different
+    vocabularies are left out.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
@@ -57,25 +74,29 @@ def contrast_table(
     alpha = plan.alpha if plan else ALPHA
     power = plan.power if plan else POWER
     margins = plan.smallest_effect_of_interest if plan else {}
+    vocabularies = column_by_arm(runs, "vocabulary")
+    budget = budgets(runs)
     rows = []
-    for measure, (arm, baseline) in product(measures, pairs):
-        if not is_comparable(runs, measure, (arm, baseline)):
-            continue
-        weights = {arm: 1.0, baseline: -1.0}
-        both = sides(runs, measure, weights)
-        contrast = paired_contrast(
-            both["baseline"],
-            both["arm"],
-            rng,
-            alpha=alpha,
-            power=power,
-            margin=margins.get(measure),
-        )
-        if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
-            contrast |= {"t_low": np.nan, "t_high": np.nan, "t_p": np.nan}
-        budget = budget_factors(runs, weights)
-        key = {"arm": arm, "baseline": baseline, "measure": measure, "budget": budget}
-        rows.append(key | contrast)
+    for measure in measures:
+        values = by_seed(runs, measure)
+        for arm, baseline in pairs:
+            if not is_comparable(vocabularies, measure, (arm, baseline)):
+                continue
+            weights = {arm: 1.0, baseline: -1.0}
+            both = sides(values, weights)
+            contrast = paired_contrast(
+                both["baseline"],
+                both["arm"],
+                rng,
+                alpha=alpha,
+                power=power,
+                margin=margins.get(measure),
+            )
+            if measure in JUDGED:  # their test is the sign-flip test, which is McNemar's
+                contrast |= NO_T_TEST
+            differing = budget_factors(budget, weights)
+            key = {"arm": arm, "baseline": baseline, "measure": measure, "budget": differing}
+            rows.append(key | contrast)
     columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)
 
@@ -89,36 +110,42 @@ def paired_contrast(
     power: float = POWER,
     margin: float | None = None,
 ) -> dict[str, float]:
-    """Compare an arm with its baseline by every statistic here: values (seeds,) of one measure, the
-    same seeds in the same order, NaN where the run diverged. A seed counts, in `n`, when it
-    completed in both arms, else in `n_dropped`.
+    """Compare an arm with its baseline by every statistic of this module.
+
+    `baseline` and `arm` are values (seeds,) of one measure, for the same seeds in the same order;
+    NaN if the run diverged. Seeds that completed in both arms are counted in `n` and used, the
+    others are counted in `n_dropped`.
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
-    `d_z` is the mean over the standard deviation of the deltas (Lakens 2013). `margin` is the
-    largest difference that does not matter, of which `tost_p` is: NaN without it.
+    `d_z` is the mean of the deltas divided by their sd (Lakens 2013). `margin` is the largest
+    difference that does not matter, and `tost_p` the p of the test that the true one is smaller;
+    without a margin it is NaN.
 
-    Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
-    When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
-    NaN, the bootstrap interval shrinks to the delta, and the sign-flip test is not affected.
+    What cannot be computed is NaN: with n = 0 everything but the counts, with n = 1 every interval,
+    sd and p but those of the sign-flip test. If all deltas are equal, their sd is 0 and tells
+    nothing about the error: t test, `tost_p`, `d_z` and minimum detectable effect are NaN, and the
+    bootstrap interval is that one delta. The sign-flip test works as usual.
     """
-    before = np.asarray(baseline, dtype=float)
-    after = np.asarray(arm, dtype=float)
-    completed = np.isfinite(before) & np.isfinite(after)
-    before, after = before[completed], after[completed]
-    deltas = paired_deltas(before, after)
+    of_baseline = np.asarray(baseline, dtype=float)
+    of_arm = np.asarray(arm, dtype=float)
+    completed = np.isfinite(of_baseline) & np.isfinite(of_arm)
+    of_baseline, of_arm = of_baseline[completed], of_arm[completed]
+    deltas = paired_deltas(of_baseline, of_arm)
     n = len(deltas)
     sd = sd_of(deltas)
     test = t_test(deltas, alpha)
     low, high, bootstrap_p = bootstrap(deltas, rng, alpha)
     flip_p, smallest_p = sign_flip_test(deltas, rng)
-    above, below = t_sides(test.mean_delta, sd, n)  # two one-sided tests (Schuirmann 1987)
-    tost_p = np.nan if margin is None else float(np.maximum(above(-margin), below(margin)))
+    tost_p = np.nan
+    if margin is not None:  # two one-sided tests (Schuirmann 1987)
+        p_above, p_below = t_sides(test.mean_delta, sd, n)
+        tost_p = float(np.maximum(p_above(-margin), p_below(margin)))
     return {
         "n_dropped": len(completed) - n,
-        "mean_baseline": _mean(before),
-        "sd_baseline": sd_of(before),
-        "mean_arm": _mean(after),
-        "sd_arm": sd_of(after),
+        "mean_baseline": _mean(of_baseline),
+        "sd_baseline": sd_of(of_baseline),
+        "mean_arm": _mean(of_arm),
+        "sd_arm": sd_of(of_arm),
         "sd_delta": sd,
         **test._asdict(),
         "percentile_low": low,
@@ -132,19 +159,19 @@ def paired_contrast(
     }
 
 
-def weighed_deltas(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> Floats:
-    """Return the `paired_deltas` of the two sides that weights make of arms, of those seeds that
-    completed in all of them."""
-    complete = sides(runs, measure, weights).dropna()
+def weighted_deltas(values: pd.DataFrame, weights: Mapping[str, float]) -> Floats:
+    """Return the sorted differences (seeds,) between the two `sides` of a weighted sum of arms, for
+    seeds that completed in all of them. `values` is a table of `by_seed`."""
+    complete = sides(values, weights).dropna()
     return paired_deltas(complete["baseline"].to_numpy(), complete["arm"].to_numpy())
 
 
-def paired_deltas(before: Floats, after: Floats) -> Floats:
-    """Return sorted arm - baseline, rounded to 12 significant digits of the largest value, so that
-    differences that are equal on paper (0.3 - 0.2 and 0.2 - 0.1) are ties here too."""
-    largest = max(np.abs(before).max(initial=0), np.abs(after).max(initial=0))
+def paired_deltas(baseline: Floats, arm: Floats) -> Floats:
+    """Return arm - baseline (seeds,), sorted, and rounded to 12 significant digits of the largest
+    value: so 0.3 - 0.2 and 0.2 - 0.1, which differ in floats, are ties as they are on paper."""
+    largest = max(np.abs(baseline).max(initial=0), np.abs(arm).max(initial=0))
     digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
-    return np.sort(np.round(after - before, digits))
+    return np.sort(np.round(arm - baseline, digits))
 
 
 def _mean(values: Floats) -> float:
@@ -152,19 +179,18 @@ def _mean(values: Floats) -> float:
 
 
 def sd_of(values: Floats) -> float:
-    """Return the standard deviation (n - 1), exactly 0 for equal values, whose mean may be off by
-    rounding."""
+    """Return the standard deviation (n - 1); NaN if n < 2. Of equal values it is exactly 0, which
+    `std` may miss because it rounds their mean."""
     if len(values) < 2:
         return np.nan
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
 def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
-    """Compute the two-sided paired t test on finite deltas (n,), and the 1 - alpha interval for
-    their mean: mean ± t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are
-    equal."""
+    """Test whether the mean of finite deltas (n,) is 0, two-sided, with its 1 - alpha interval:
+    mean ± t · sd / √n (Student 1908). If n < 2 or all deltas are equal, interval and p are NaN."""
     values = np.sort(np.asarray(deltas, dtype=float))
-    if not sd_of(values) > 0:
+    if not sd_of(values) > 0:  # 0 or NaN
         return TTest(len(values), _mean(values), np.nan, np.nan, np.nan)
     test = scipy.stats.ttest_1samp(values, 0)
     low, high = test.confidence_interval(1 - alpha)
@@ -174,24 +200,26 @@ def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
 def paired_rows(
     pairs: pd.DataFrame, runs: pd.DataFrame, measure: str, alpha: float = ALPHA
 ) -> pd.DataFrame:
-    """Join to each row, which names an `arm` and a `baseline`, their paired difference in a measure
-    over the seeds that both completed: n, mean_delta, t interval and p."""
-    tests = [
-        t_test(seed_differences(runs, measure, arm, baseline).dropna(), alpha)._asdict()
-        for arm, baseline in zip(pairs["arm"], pairs["baseline"], strict=True)
-    ]
+    """Add to each row of `pairs` (columns arm and baseline) the `TTest` of their paired difference
+    in a measure, over the seeds that completed in both."""
+    values = by_seed(runs, measure)
+    tests = []
+    for arm, baseline in zip(pairs["arm"], pairs["baseline"], strict=True):
+        both = sides(values, {arm: 1.0, baseline: -1.0}).dropna()
+        tests.append(t_test(both["arm"] - both["baseline"], alpha)._asdict())
     return pairs.join(pd.DataFrame(tests, index=pairs.index))
 
 
 def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[float, float, float]:
-    """Return the ends of the 1 - alpha percentile interval for the mean of sorted deltas (n,) from
-    `RESAMPLES` resamples (Efron & Tibshirani 1993, section 13.3), and the two-sided achieved
-    significance level (ibid., ch. 16) that inverts it: twice the share of resampled means on the
-    other side of zero, the sample itself counted in.
+    """Return the two ends of the 1 - alpha percentile interval for the mean of sorted deltas (n,),
+    and its p, from `RESAMPLES` resamples (Efron & Tibshirani 1993, section 13.3 and chapter 16).
 
-    With few seeds the interval is too narrow and p too small: of five normal deltas, 95 % intervals
-    hold the mean 84 % of the time. NaN when n < 2. When all deltas are equal, both ends are their
-    mean and p is NaN.
+    p is twice the share of resampled means that lie on the other side of zero, with the sample
+    itself counted as one of them, so that it agrees with the interval.
+
+    With few seeds the interval is too narrow and p too small: for five normal deltas, 95 %
+    intervals contain the mean 84 % of the time. All are NaN if n < 2. If all deltas are equal, both
+    ends are that delta and p is NaN.
     """
     if len(deltas) < 2:
         return np.nan, np.nan, np.nan
@@ -207,45 +235,52 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
     )
     low, high = result.confidence_interval
     means = result.bootstrap_distribution
-    beyond = 1 + min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
-    return float(low), float(high), float(min(1.0, 2 * beyond / (1 + RESAMPLES)))
+    beyond_zero = 1 + min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
+    return float(low), float(high), float(min(1.0, 2 * beyond_zero / (1 + RESAMPLES)))
 
 
 def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
-    """Return the two-sided p of the mean of sorted deltas (n,) when each sign is a fair coin
-    (Fisher 1935, § 21), and the smallest p that these seeds could have given.
+    """Test whether the mean of sorted deltas (n,) is 0, two-sided, by flipping their signs (Fisher
+    1935, § 21). Return p, and the smallest p that so many seeds can give.
 
-    Exact up to n = 13, by enumeration: the smallest p is 2 / 2^m with m deltas that are not zero.
-    Beyond it from `RESAMPLES` random sign patterns, the observed one counted in (Phipson & Smyth
-    2010). NaN when n = 0; p is 1 when n = 1 or all deltas are zero.
+    p is the share of sign patterns whose mean is as far from 0 as the observed one. Up to n = 13
+    all 2^n patterns are enumerated, so the smallest p is 2 / 2^m if m deltas are not zero. Beyond,
+    `RESAMPLES` patterns are drawn and the observed one counts as one of them (Phipson & Smyth
+    2010). Both are NaN if n = 0, and 1 if n = 1 or all deltas are zero.
     """
-    scale = np.abs(deltas).sum()
-    if len(deltas) < 2 or scale == 0:
+    total = np.abs(deltas).sum()
+    if len(deltas) < 2 or total == 0:
         p = 1.0 if len(deltas) else np.nan
         return p, p
 
-    def mean(flipped: Floats, axis: int) -> Floats:
-        """Round the mean, so that sums that are equal on paper are ties; a tie counts as
-        extreme."""
-        return np.asarray(np.round(flipped.sum(axis=axis) / scale, 9))
+    def statistic(flipped: Floats, axis: int) -> Floats:
+        """Return the sum as a share of the largest possible one, rounded so that sums that are
+        equal on paper are ties. (A tie counts as being as far from 0.)"""
+        return np.asarray(np.round(flipped.sum(axis=axis) / total, 9))
 
     test = scipy.stats.permutation_test(
-        (deltas,), mean, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES, rng=rng
+        (deltas,),
+        statistic,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        rng=rng,
     )
-    exact = 2 ** len(deltas) <= RESAMPLES
-    smallest = 2 / 2 ** np.count_nonzero(deltas) if exact else 2 / (1 + RESAMPLES)
-    return float(test.pvalue), float(smallest)
+    is_exact = 2 ** len(deltas) <= RESAMPLES
+    smallest_p = 2 / 2 ** np.count_nonzero(deltas) if is_exact else 2 / (1 + RESAMPLES)
+    return float(test.pvalue), float(smallest_p)
 
 
 def holm(p: ArrayLike) -> Floats:
-    """Adjust the p of a family (m,) so that p ≤ alpha keeps the family-wise error (Holm 1979).
+    """Return the p of a family of tests (m,), adjusted by Holm's method (1979): rejecting those at
+    most alpha makes any false rejection in the family as rare as alpha.
 
-    A NaN stays NaN but counts in m: the test was planned, though it could not be computed. Not by
-    statsmodels, which takes half a second to import and collects all garbage at every call.
+    A NaN stays NaN but counts in m: the test was planned, though it could not be computed.
+    (statsmodels' version takes half a second to import and collects garbage at every call.)
     """
     values = np.asarray(p, dtype=float)
     order = np.argsort(values)  # NaN is last
-    steps = np.nan_to_num(values[order], nan=1.0) * np.arange(len(values), 0, -1)
+    scaled = np.nan_to_num(values[order], nan=1.0) * np.arange(len(values), 0, -1)
     adjusted = np.empty(len(values))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled))
     return np.where(np.isnan(values), np.nan, adjusted)

@@ -1,4 +1,4 @@
-"""Does a result hold without one seed, or one task? And each task by itself."""
+"""Robustness of a result: without one seed, without one task, and in each task by itself."""
 
 from collections.abc import Hashable, Mapping
 
@@ -8,33 +8,40 @@ import pandas as pd
 from lib.config.plan import ALPHA
 from lib.stats.factorial import Row
 from lib.stats.paired import TTest, holm, t_test
-from lib.stats.runs import own_baselines, seed_differences
+from lib.stats.runs import by_seed, own_baselines, sides
 
 ZERO_SHOT = "macro_accuracy_zero_shot"
 FEW_SHOT = "macro_accuracy_few_shot"
 
 
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per contrast given (arm, baseline, measure): n, mean difference, lowest and
-    highest mean when one seed is left out, whether the sign of the mean ever changes, and the
-    largest p then. Where the contrasts are a family of tests, p is adjusted by Holm's method over
-    the family without that seed. Contrasts of fewer than three pairs are left out."""
+    """Repeat contrasts (rows with arm, baseline and measure) with each seed left out in turn.
+
+    Return a row per contrast that at least three seeds completed: arm, baseline, measure, n,
+    mean_delta, the `lowest` and `highest` mean without a seed, `sign_changes` (whether any of these
+    means has another sign than mean_delta), and `largest_p`, the largest t_p without a seed. If the
+    contrasts are a family of tests, each p is adjusted by Holm's method over the family without the
+    same seed.
+    """
+    values = {measure: by_seed(runs, measure) for measure in contrasts["measure"].unique()}
     rows = []
-    p = []
+    p_rows = []  # a row per contrast, a column per seed that is left out
     for row in contrasts.to_dict("records"):
-        deltas = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
+        both = sides(values[row["measure"]], {row["arm"]: 1.0, row["baseline"]: -1.0})
+        deltas = both["arm"] - both["baseline"]
         if deltas.count() > 2:
             without = {seed: t_test(deltas.drop(seed).dropna()) for seed in deltas.index}
-            rows.append(_moved(row, deltas.dropna(), without))
-            p.append({seed: test.t_p for seed, test in without.items()})
-    without_seed = pd.DataFrame(p)
+            rows.append(_range_of_means(row, deltas.dropna(), without))
+            p_rows.append({seed: test.t_p for seed, test in without.items()})
+    p = pd.DataFrame(p_rows)
     if rows and "family" in contrasts and contrasts["family"].all():
-        without_seed = without_seed.apply(holm)
-    return pd.DataFrame(rows).assign(largest_p=without_seed.max(axis=1).to_numpy())
+        p = p.apply(holm)
+    return pd.DataFrame(rows).assign(largest_p=p.max(axis=1).to_numpy())
 
 
-def _moved(contrast: Row, deltas: pd.Series, without: Mapping[Hashable, TTest]) -> Row:
-    """Return how far the mean of a contrast moves with a part left out, and whether past zero."""
+def _range_of_means(contrast: Row, deltas: pd.Series, without: Mapping[Hashable, TTest]) -> Row:
+    """Return the range of a contrast's mean over the tests `without` one part each, and whether its
+    sign changes. `deltas` are those of all parts."""
     mean = deltas.mean()
     means = [test.mean_delta for test in without.values()]
     return {
@@ -52,28 +59,38 @@ def _moved(contrast: Row, deltas: pd.Series, without: Mapping[Hashable, TTest]) 
 def leave_one_task_out(
     items: pd.DataFrame, contrasts: pd.DataFrame, alpha: float = ALPHA
 ) -> pd.DataFrame:
-    """Return one row per contrast given (arm, baseline, measure) in a macro accuracy: n, mean
-    difference, lowest and highest mean when one task is left out, whether the sign of the mean ever
-    changes; then `task`, without which the mean moves most, and the t interval and p of what is
-    left. Only tasks that both were asked count. `items` are the joined answers of all runs."""
+    """Repeat contrasts (rows with arm, baseline and measure) in a macro accuracy with each task
+    left out in turn. `items` are the answers of all runs, with columns arm and seed.
+
+    Return a row per contrast with at least two tasks that both arms were asked: arm, baseline,
+    measure, n, mean_delta, lowest, highest and sign_changes as in `leave_one_out`; `tasks`, their
+    number; `task`, the one whose omission moves the mean most; and `without` it the mean, with its
+    t interval and p.
+    """
     rows: list[Row] = []
     if items.empty:
         return pd.DataFrame(rows)
+    is_few_shot = items["shots"] > 0
+    accuracy = {
+        measure: answers.groupby(["arm", "seed", "task"])["correct"].mean().unstack("task")
+        for measure, answers in ((ZERO_SHOT, items[~is_few_shot]), (FEW_SHOT, items[is_few_shot]))
+    }
+    arms = {measure: set(table.index.unique("arm")) for measure, table in accuracy.items()}
     macro = contrasts[contrasts["measure"].isin([ZERO_SHOT, FEW_SHOT])]
     for row in macro.to_dict("records"):
-        answers = items[(items["shots"] > 0) == (row["measure"] == FEW_SHOT)]
-        if not {row["arm"], row["baseline"]} <= set(answers["arm"]):
+        if not {row["arm"], row["baseline"]} <= arms[row["measure"]]:
             continue
-        accuracy = answers.groupby(["arm", "seed", "task"])["correct"].mean().unstack("task")
-        deltas = accuracy.loc[row["arm"]] - accuracy.loc[row["baseline"]]
+        of_measure = accuracy[row["measure"]]
+        deltas = of_measure.loc[row["arm"]] - of_measure.loc[row["baseline"]]  # (seeds, tasks)
+        # Leave out seeds that one of the arms did not complete, then tasks that one was not asked.
         deltas = deltas.dropna(how="all").dropna(axis=1)
         if deltas.size and deltas.shape[1] > 1:
             without = {t: t_test(deltas.drop(columns=t).mean(axis=1), alpha) for t in deltas}
-            moved = _moved(row, deltas.mean(axis=1), without)
-            task = max(without, key=lambda t: abs(without[t].mean_delta - moved["mean_delta"]))
+            means = _range_of_means(row, deltas.mean(axis=1), without)
+            task = max(without, key=lambda t: abs(without[t].mean_delta - means["mean_delta"]))
             rows.append(
                 {
-                    **moved,
+                    **means,
                     "tasks": deltas.shape[1],
                     "task": task,
                     "without": without[task].mean_delta,
@@ -86,10 +103,13 @@ def leave_one_task_out(
 
 
 def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float = ALPHA) -> pd.DataFrame:
-    """Return one row per arm beside its baseline, task and number of shots: mean paired difference
-    in accuracy with its t interval and p, and that p adjusted by Holm's method over all tasks and
-    shots of the contrast. `items` are the joined answers of all runs, to the suite or to stock
-    tasks; empty without any."""
+    """Contrast each arm with its baseline in the accuracy of each task. `items` are the answers of
+    all runs, to the suite or to stock tasks, with columns arm and seed.
+
+    Return a row per arm, task and number of shots: arm, baseline, task, shots, the paired `TTest`,
+    and `p_holm`, its p adjusted by Holm's method over all tasks and shots of the arm. Empty without
+    items.
+    """
     if items.empty:
         return pd.DataFrame()
     accuracy = items.groupby(["task", "shots", "seed", "arm"])["correct"].mean().unstack("arm")

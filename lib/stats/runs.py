@@ -1,6 +1,7 @@
-"""A study's runs as one table: read them, and refuse by name what may not be compared."""
+"""Read a study's runs, check that they may be compared, and make one table of them."""
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -28,10 +29,9 @@ class ResultError(UserError):
 
 
 def collect(study: Study) -> list[RunResult]:
-    """Read all runs of a study from `runs/`, in the order of the design.
+    """Read all runs of a study from `runs/`, arm by arm in the study's order, and check them.
 
-    Raises ResultError naming every missing run, or the first that does not fit the others, and
-    UserError for a run made under another plan.
+    Raises ResultError if runs are missing, naming each, and whatever `check` raises.
     """
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
@@ -47,44 +47,55 @@ def collect(study: Study) -> list[RunResult]:
     return results
 
 
-_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
-_OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
+_EMBEDDING_NORM_FIELDS = ("embedding_norm", "embedding_rms", "branch_multiplier")
+_OTHER_MODEL_FIELDS = [
+    f"model.{field}" for field in ModelConfig.model_fields if field not in _EMBEDDING_NORM_FIELDS
+]
 _BATCH = ("training.batch_size", "model.block_size")
 _TOKENS = ("training.iterations", *_BATCH)
+"""Their product is the number of tokens that a run trains on."""
 _VOCABULARY = ("corpus.source", "corpus.tokenizer")
 _CORPUS = (*_VOCABULARY, "corpus.fraction")
-_RATES = ("training.optimizer", "training.learning_rate", "training.muon_learning_rate_ratio")
-_CODE = "code"
-_MEASURED_ON = "settings of the machine that measured it"
+_LEARNING_RATE = (
+    "training.optimizer",
+    "training.learning_rate",
+    "training.muon_learning_rate_ratio",
+)
+_NOT_TOKENS = (*_CORPUS, "training.precision")
+BUDGET = (*_TOKENS, *_NOT_TOKENS)
+"""Fields that decide how many tokens of which text an arm is trained on, and in which precision."""
+_MEASURING_SETTINGS = "settings of the machine that measured it"
 MOST_NAMED = 8
-"""Runs that a message names; of more it gives the number."""
-BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
-"""Parameters that decide how much of what an arm is trained on, and how precisely."""
+"""A message names this many runs at most, and says how many more there are."""
 
 
 def check(study: Study, runs: list[RunResult]) -> None:
-    """Raise ResultError unless the runs belong to this study and may be compared: equal study
-    and corpus hash; one code for each level of `code`; paired by seed, and there rounded alike; and
-    wherever the parameters ask for the same budget, the same tokens, steps and batches. UserError
-    for runs of another plan."""
+    """Raise ResultError unless the runs belong to this study and may be compared.
+
+    All runs have the study's hash, and the corpus hash of their text. Each level of `code` has one
+    code. Runs of one seed started from the same weights and batches, on machines that round alike.
+    Arms whose parameters ask for the same budget had the same steps, tokens and batches. Raises
+    UserError for runs that were made under another plan.
+    """
     for run in runs:
         _require_own_parameters(study, run)
     completed = [run for run in runs if run.status == "completed"]
-    _require_equal(_CODE, runs, CODE, value=code_of)
+    _require_equal(CODE, runs, CODE, value=code_of)
     _require_equal("settings of the machine", runs, "seed", value=machine_settings)
-    settings = partial(machine_settings, also=OF_WEIGHTS)  # some of which follow from the batch
-    _require_equal("settings of the machine", runs, "seed", *_BATCH, value=settings)
-    _require_equal(_MEASURED_ON, completed, "seed", value=measuring_settings)
+    # Some settings, such as the micro-batch size, may change with the size of a batch.
+    all_settings = partial(machine_settings, also=OF_WEIGHTS)
+    _require_equal("settings of the machine", runs, "seed", *_BATCH, value=all_settings)
+    _require_equal(_MEASURING_SETTINGS, completed, "seed", value=measuring_settings)
     _require_equal("corpus_sha256", runs, "corpus.source")
-    _require_equal("tokenizer_sha256", runs, *_VOCABULARY, value=_tokenizer)
+    _require_equal("tokenizer_sha256", runs, *_VOCABULARY, value=_tokenizer_sha256)
     _require_equal("tasks_hash", runs)
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
-    # A text's vocabulary decides the shape of the weights.
-    outside = ("seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
-    _require_equal("initial_weights", runs, CODE, *outside)
-    # Between commits only as far as they have the same parameters.
-    _require_equal("initial_weights", runs, "parameters", *outside)
+    # The vocabulary decides the shape of the embedding, so of the weights.
+    same_weights = ("seed", *_VOCABULARY, *_OTHER_MODEL_FIELDS)
+    _require_equal("initial_weights", runs, CODE, *same_weights)
+    # Across commits, weights can only be equal if models have equally many parameters.
+    _require_equal("initial_weights", runs, "parameters", *same_weights)
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
@@ -93,6 +104,7 @@ def check(study: Study, runs: list[RunResult]) -> None:
 
 
 def _require_own_parameters(study: Study, run: RunResult) -> None:
+    """Raise ResultError if a run was made with other parameters than its arm has in the study."""
     expected = study.arm(run.arm).config.model_dump()
     found = recorded_config(run.config).model_dump(exclude={"machine"})
     differing = [
@@ -103,52 +115,63 @@ def _require_own_parameters(study: Study, run: RunResult) -> None:
     ]
     if differing or run.study_hash != study.hash:
         reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
-        raise _offence([run], f"was made with other parameters: {reason}")
+        raise _error_about([run], f"was made with other parameters: {reason}")
 
 
 def _require_equal(
-    field: str, runs: list[RunResult], *within: str, value: Callable[[RunResult], Any] | None = None
+    field: str,
+    runs: list[RunResult],
+    *same: str,
+    value: Callable[[RunResult], Any] | None = None,
 ) -> None:
-    """Refuse all runs whose value (their field, unless said otherwise) is not the usual one among
-    the runs with the same `within`: dotted parameters, or the seed. Of a value with several parts
-    the message says those that differ."""
-    value = value or attrgetter(field)
+    """Raise ResultError unless runs that agree in all of `same` also agree in `field`.
+
+    `same` names dotted parameters or fields of the result. `value` reads the value to compare from
+    a run; without it, `field` is a field of the result. Within a group of runs the most frequent
+    value is taken as right, and the error names the runs that have another.
+    """
+    value_of = value or attrgetter(field)
     groups = defaultdict(list)
     for run in runs:
-        groups[json.dumps([_parameter(run, name) for name in within])].append(run)
-    odd = []
-    said: list[tuple[str, str]] = []
-    for members in groups.values():
-        usual, _ = Counter(map(value, members)).most_common(1)[0]
-        for run in members:
-            if (own := value(run)) != usual:
-                odd.append(run)
-                said.append((_without(own, usual), _without(usual, own)))
-    if odd:
-        found, expected = (" or ".join(dict.fromkeys(texts)) for texts in zip(*said, strict=True))
-        has = "has" if len(odd) == 1 else "have"
-        raise _offence(odd, f"{has} {field} {found} and the others have {expected}", field)
+        groups[json.dumps([_parameter(run, name) for name in same])].append(run)
+    odd_runs = []
+    odd_values: dict[str, None] = {}  # a set that keeps its order
+    usual_values: dict[str, None] = {}
+    for group in groups.values():
+        usual, _ = Counter(map(value_of, group)).most_common(1)[0]
+        for run in group:
+            if (own := value_of(run)) != usual:
+                odd_runs.append(run)
+                odd_values[_write_value(own, usual)] = None
+                usual_values[_write_value(usual, own)] = None
+    if odd_runs:
+        has = "has" if len(odd_runs) == 1 else "have"
+        reason = (
+            f"{has} {field} {' or '.join(odd_values)} "
+            f"and the others have {' or '.join(usual_values)}"
+        )
+        raise _error_about(odd_runs, reason, field)
 
 
-def _without(value: Any, other: Any) -> str:
-    """Write a value for a message; of one with several parts those that another lacks."""
+def _write_value(value: Any, other: Any) -> str:
+    """Write a value for a message. If it is a tuple, write only the parts that `other` lacks."""
     if isinstance(value, tuple):
         return ", ".join(part for part in value if part not in other) or "none"
     return repr(value)
 
 
 def _parameter(run: RunResult, name: str) -> Any:
-    """Return a dotted parameter of a run, its level of `code`, or a field of its result."""
+    """Return a run's dotted parameter, its level of `code`, or a field of its result."""
     section, _, field = name.partition(".")
     if field:
         return run.config[section].get(field)
     return run.levels.get(CODE) if name == CODE else getattr(run, name)
 
 
-def _offence(runs: list[RunResult], reason: str, field: str = "") -> ResultError:
+def _error_about(runs: list[RunResult], reason: str, field: str = "") -> ResultError:
     """Return an error that names the runs, what is wrong with them, and what to do about it."""
     first, *others = runs
-    commit = first.origin.get("code")
+    commit = first.origin.get("code")  # None unless commits are levels of a factor
     names = [f"{run.arm} seed {run.seed}" for run in runs[:MOST_NAMED]]
     if len(runs) > MOST_NAMED:
         names.append(f"{len(runs) - MOST_NAMED} more")
@@ -156,17 +179,17 @@ def _offence(runs: list[RunResult], reason: str, field: str = "") -> ResultError
     if others:
         place = f"their folders in runs/{first.study}/"
     remedy = f"To train it anew, delete {place} and rerun ./run_all.sh"
-    if field == _MEASURED_ON:
+    if field == _MEASURING_SETTINGS:
         remedy = f"To measure it anew, delete result.json in {place} and rerun ./run_all.sh"
-    elif commit and field != _CODE:
+    elif commit and field != CODE:
         remedy = f"If its code, commit {commit[:12]}, makes it so, the arms are no pair"
-    elif field == _CODE and not commit:
+    elif field == CODE and not commit:
         remedy = f"./run_all.sh {first.study} makes again what is not by today's code"
     return ResultError(f"run{'s' * bool(others)} {'; '.join(names)} {reason}. {remedy}")
 
 
-def _tokenizer(run: RunResult) -> Any:
-    """Return the hash of what wrote a run's text as ids: a file may have changed meanwhile."""
+def _tokenizer_sha256(run: RunResult) -> Any:
+    """Return the hash of the tokenizer that a run used; its file may have changed between runs."""
     return run.origin.get("tokenizer_sha256")
 
 
@@ -178,48 +201,62 @@ def code_of(run: RunResult) -> tuple[str, str]:
 
 
 def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, ...]:
-    """Return how training was rounded: by which packages, device and chip, and `also` by which
-    settings; where one changed on the way, up to which step each was used."""
-    parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
-    ways = {
+    """Return what decided how training rounded: packages, device, chip, and the settings in `also`.
+
+    Of a run that moved to another machine, a setting that changed names each of its values and the
+    last step made with it.
+    """
+    stretches = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
+    if not stretches:  # older results have none
+        stretches = [(run.steps, run.origin, run.origin["packages"])]
+    by_end = {
         # lm_eval trains nothing, and may be installed between training and measuring.
         end: rounding(machine, {**packages, "lm_eval": None})
         | {name: machine.get(name) for name in also}
-        for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]
+        for end, machine, packages in stretches
     }
-    settings = []
-    for name in next(iter(ways.values())):
-        until = {f"{name} {way.get(name)}": f" up to step {end}" for end, way in ways.items()}
-        changed = len(until) > 1
-        settings.append(", then ".join(used + end * changed for used, end in until.items()))
+    settings: list[str] = []
+    for name in next(iter(by_end.values())):
+        # The last step made with each value; a later stretch replaces an earlier one.
+        last_step = {f"{name} {values.get(name)}": end for end, values in by_end.items()}
+        if len(last_step) == 1:
+            settings += last_step
+        else:
+            changes = (f"{value} up to step {end}" for value, end in last_step.items())
+            settings.append(", then ".join(changes))
     return tuple(settings)
 
 
 def measuring_settings(run: RunResult) -> tuple[str, ...]:
-    """Return how measuring was rounded: by which packages, device and chip."""
+    """Return what decided how measuring rounded: packages, device and chip."""
     executed = run.provenance["executed"]
     packages = dict(executed["packages"])
     if run.suite_hash is None and not run.config["evaluation"].get("tasks"):
-        packages.pop("lm_eval", None)  # it was not asked
-    ways = rounding(executed["machine"], packages)
-    return tuple(f"{name} {value}" for name, value in ways.items())
+        packages.pop("lm_eval", None)  # it measured nothing
+    settings = rounding(executed["machine"], packages)
+    return tuple(f"{name} {value}" for name, value in settings.items())
 
 
 def rounding(machine: Mapping[str, Any], packages: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return packages, device and chip: a GPU by its model, a CPU by its instructions."""
+    """Return what decides how numbers are rounded: versions of packages, device, and chip (the
+    model of a GPU, the vector instructions of a CPU)."""
     chip = "device_name" if machine["device"] == "cuda" else "vector_level"
     return {**packages, "device": machine["device"], chip: machine.get(chip)}
 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
-    """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
-    (the other factors), seed, status, `levels` (field → level), vocabulary, what decides budget and
-    rate, each factor's level, then every measure (NaN if diverged)."""
+    """Return one row per run.
+
+    Columns: arm, baseline (an arm), levels (a dict, field → level), variant (level of the first
+    factor), setting (levels of the other factors), seed, status, diverged_at (a step),
+    final_weights (a hash), vocabulary, the fields of `BUDGET`, the optimizer and its learning
+    rates, a column per factor, and a column per measure (NaN if the run diverged).
+    """
     names = {"arm", "baseline", "levels", "variant", "setting", "seed", "status", "diverged_at"}
     rows = [
         run.model_dump(include=names)
         | {"vocabulary": vocabulary(run.config["corpus"])}
-        | {name: _parameter(run, name) for name in (*BUDGET, *_RATES)}
+        | {name: _parameter(run, name) for name in (*BUDGET, *_LEARNING_RATE)}
         | run.levels
         | dict.fromkeys(MEASURES, np.nan)
         | run.measures
@@ -231,63 +268,85 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def of_arms(runs: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Map every arm to what a column of the tidy table says of it."""
-    return dict(zip(runs["arm"], runs[column], strict=True))
+def column_by_arm(runs: pd.DataFrame, column: str) -> dict[str, Any]:
+    """Map every arm to its value in a column of the tidy table that is equal for all its seeds."""
+    by_arm: dict[str, Any] = nan_to_none(dict(zip(runs["arm"], runs[column], strict=True)))
+    return by_arm
 
 
 def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
-    """Map every arm that is not its own baseline to it, from the tidy table."""
-    return {arm: own for arm, own in of_arms(runs, "baseline").items() if arm != own}
+    """Map every arm to its baseline, except arms that are their own."""
+    baselines = column_by_arm(runs, "baseline")
+    return {arm: baseline for arm, baseline in baselines.items() if arm != baseline}
 
 
-def sides(runs: pd.DataFrame, measure: str, weights: Mapping[str, float]) -> pd.DataFrame:
-    """Return both sides of a difference in a measure, by seed: what its arms of negative weight sum
-    to (`baseline`), and those of positive (`arm`); NaN where a run has none."""
-    weighed = pd.Series(weights)
-    values = runs.pivot(index="seed", columns="arm", values=measure)[weighed.index].astype(float)
-    below, above = -weighed.clip(upper=0), weighed.clip(lower=0)
-    return pd.DataFrame({"baseline": values @ below, "arm": values @ above})
+def by_seed(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return a measure with seeds down and arms across; NaN if a run has none."""
+    return runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+
+
+def sides(values: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
+    """Split a weighted sum of arms into the two sides of a difference, one row per seed.
+
+    `values` is a table of `by_seed`, `weights` maps arms to their weights, which sum to 0. Column
+    `arm` sums the arms of positive weight, `baseline` those of negative weight (times -1), so that
+    the weighted sum is arm - baseline. NaN if any of these runs has no value.
+    """
+    of_arms = values[list(weights)].to_numpy()  # (seeds, arms)
+    weight = np.array([*weights.values()])  # (arms,)
+    baseline = of_arms @ np.maximum(-weight, 0)
+    arm = of_arms @ np.maximum(weight, 0)
+    return pd.DataFrame({"baseline": baseline, "arm": arm}, index=values.index)
 
 
 def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
-    """Return arm - baseline in a measure, by seed; NaN where either run has none."""
-    both = sides(runs, measure, {arm: 1.0, baseline: -1.0})
+    """Return arm - baseline in a measure, by seed; NaN if either run has none."""
+    both = sides(by_seed(runs, measure), {arm: 1.0, baseline: -1.0})
     return both["arm"] - both["baseline"]
 
 
-def budget_factors(runs: pd.DataFrame, weights: Mapping[str, float]) -> str:
-    """Return the factors that give the two sides of a difference (see `sides`) different budgets,
-    from the tidy table. Without one, `check` has made sure that their budgets are equal."""
-    of = runs.drop_duplicates("arm").set_index("arm").loc[list(weights)]
-
-    def differs(values: pd.Series) -> bool:
-        return bool((pd.Series(weights).groupby(values).sum().abs() > 1e-9).any())
-
-    tokens = of[list(_TOKENS)].prod(axis=1)
-    names = BUDGET if differs(tokens) else BUDGET[len(_TOKENS) :]
-    return ", ".join(name for name in names if differs(of[name]))
+def budgets(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Map every field of `BUDGET` to its value in each arm, for `budget_factors`."""
+    return {field: column_by_arm(runs, field) for field in BUDGET}
 
 
-def is_comparable(runs: pd.DataFrame, measure: str, arms: Iterable[str]) -> bool:
-    """Return whether arms may be compared in a measure: per token, only those of one vocabulary."""
-    if measure not in PER_TOKEN:
-        return True
-    compared = runs[runs["arm"].isin([*arms])]
-    return bool(compared["vocabulary"].nunique() == 1)
+def budget_factors(budget: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]) -> str:
+    """Return the factors that give the two sides of a difference (see `sides`) different budgets.
+
+    `budget` is that of `budgets`. Two sides that no such factor tells apart had equal budgets:
+    `check` has made sure.
+    """
+
+    def differs(value_of: Mapping[str, Any]) -> bool:
+        """Return whether the sides differ: a value that both have alike has a total weight of 0."""
+        total: dict[Any, float] = defaultdict(float)
+        for arm, weight in weights.items():
+            total[value_of[arm]] += weight
+        return any(abs(weight) > 1e-9 for weight in total.values())
+
+    tokens = {arm: math.prod(budget[field][arm] for field in _TOKENS) for arm in weights}
+    # Twice as many steps of half the batch are as many tokens, so no other budget.
+    fields = BUDGET if differs(tokens) else _NOT_TOKENS
+    return ", ".join(field for field in fields if differs(budget[field]))
+
+
+def is_comparable(vocabularies: Mapping[str, str], measure: str, arms: Iterable[str]) -> bool:
+    """Return whether arms may be compared in a measure: in one per token, only if they share a
+    vocabulary. `vocabularies` maps arms to theirs."""
+    return measure not in PER_TOKEN or len({vocabularies[arm] for arm in arms}) == 1
 
 
 def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
-    """Return what is shown first: the plan's primary measures; else the loss with its perplexity,
-    or bits per character where arms differ in their vocabulary."""
+    """Return the measures that are shown first: the plan's primary ones. Without a plan, loss and
+    perplexity, or bits per character if the arms have different vocabularies."""
     if plan:
         return available_measures(plan.primary_measures, runs)
-    per_token = runs["vocabulary"].nunique() == 1
-    return available_measures(MAIN if per_token else ["bits_per_character"], runs)
+    one_vocabulary = runs["vocabulary"].nunique() == 1
+    return available_measures(MAIN if one_vocabulary else ["bits_per_character"], runs)
 
 
 def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
-    """Return the measures that a plan asks for; without one, what is shown first."""
+    """Return every measure that the plan names; without a plan, the `main_measures`."""
     measures = main_measures(runs, plan)
     if plan:
         tested = [h.measure for h in plan.bound.values()]
@@ -297,8 +356,8 @@ def planned_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
 
 
 def other_settings(study: Study, factor: str) -> dict[str, str]:
-    """Return for each arm the levels of all factors but the compared one and `factor`; "" when
-    there are none."""
+    """Map each arm to its levels of all factors except the first and `factor`; "" if there are no
+    others."""
     others = [name for name in list(study.factors)[1:] if name != factor]
     levels = {arm.id: {name: arm.levels[name] for name in others} for arm in study.arms()}
     return {arm: study.arm_id(of) if of else "" for arm, of in levels.items()}
@@ -310,8 +369,8 @@ def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]
 
 
 def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
-    """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
-    diverged has none."""
+    """Concatenate one of the `tables` of all results, with columns arm, variant, setting and seed.
+    Runs that lack it, because they diverged, are left out."""
     return _joined(
         (run.arm, run.seed, run.variant, run.setting, pd.DataFrame(run.tables[name]))
         for run in results
@@ -322,9 +381,9 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
 def read_parquet(
     study: Study, name: str, folder_of: Callable[[str, int], Path] | None = None
 ) -> pd.DataFrame:
-    """Join one of the raw files (see `lib.results`) of all runs, with arm, variant, setting and
-    seed; empty where no run has answers to stock tasks. The folder of an arm and seed is that in
-    `runs/`, unless said otherwise."""
+    """Concatenate one of the raw files (see `lib.results`) of all runs, with columns arm, variant,
+    setting and seed. Empty if no run has it, as with stock tasks. `folder_of` maps arm and seed to
+    the run's folder, by default the one in `runs/`."""
     parts = []
     for arm, seed in product(study.arms(), study.seeds):
         folder = folder_of(arm.id, seed) if folder_of else run_folder(study.name, arm.id, seed)
@@ -334,8 +393,8 @@ def read_parquet(
 
 
 def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.DataFrame:
-    """Join tables of runs, which arm, seed, variant and setting name."""
-    tables = {(arm, seed, variant, setting): t for arm, seed, variant, setting, t in parts}
+    """Concatenate tables, each given after the arm, seed, variant and setting of its run."""
+    tables = {tuple(run): table for *run, table in parts}
     if not tables:
         return pd.DataFrame()
     names = ["arm", "seed", "variant", "setting"]
@@ -345,22 +404,29 @@ def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.Data
 def melt_columns(
     curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
 ) -> pd.DataFrame:
-    """Gather the columns that begin with `prefix` into rows, from the last step of every run's
-    curve ("min": the first): `name` is the rest of the column's name, `value` its number."""
-    chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
+    """Melt the columns whose names start with `prefix`, at the last step of every run's curve (or
+    the first, with `end="min"`). In the result, column `name` holds the rest of the old column's
+    name, and `value` its number."""
+    at_end = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
     columns = list(curve.filter(regex=f"^{prefix}"))
-    rows = chosen.melt(["arm", "variant", "setting", "seed"], columns, var_name=name)
+    rows = at_end.melt(["arm", "variant", "setting", "seed"], columns, var_name=name)
     rows[name] = rows[name].str.removeprefix(prefix)
     return rows.dropna(subset="value")
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """Return a whole study as plain values: parameters, every run, and of the completed runs of
-    each arm the number, mean and sd (n - 1) of every measure."""
+    """Return a whole study as JSON-ready values: parameters, every run, and a summary: for each arm
+    and measure the number of completed runs with it, their mean and sd (n - 1)."""
+    of_arm = defaultdict(list)
+    for run in results:
+        of_arm[run.arm].append(run)
     summary = {}
     for arm in study.arms():
-        runs = [run for run in results if run.arm == arm.id and run.status == "completed"]
-        values = pd.DataFrame({**run.measures, **run.throughput} for run in runs)
+        values = pd.DataFrame(
+            {**run.measures, **run.throughput}
+            for run in of_arm[arm.id]
+            if run.status == "completed"
+        )
         values = values.reindex(columns=[*MEASURES, *study.stock_measures]).astype(float)
         summary[arm.id] = {
             name: {"n": int(of.count()), "mean": of.mean(), "sd": of.std()}

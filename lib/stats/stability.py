@@ -1,6 +1,11 @@
-"""What a run's training loss says of stability, from the first step on: its largest rise, in nats
-and relative to its own batch noise; how long its plateau is; and, by a plan's definition, whether
-the run is unstable, and whether that did harm. While it trains: what is warned of."""
+"""Judge the stability of runs by their training loss, from the first step on.
+
+Measured are the largest rise, in nats or as a multiple of the run's batch noise, and the length of
+the plateau. A plan defines which rise makes a run unstable, and which instability is harmful.
+`training_warnings` applies the same rule while a run trains.
+"""
+
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -14,18 +19,19 @@ from lib.stats.paired import Floats
 
 
 def rule_of(plan: Plan | None) -> Instability:
-    """Return the plan's definition; one by which no run is unstable without a plan, or where the
-    plan has none."""
+    """Return the plan's definition of instability; if it has none, or there is no plan, one by
+    which no run is unstable."""
     return (plan.instability if plan else None) or Instability()
 
 
 def batch_noise(loss: ArrayLike, window: int) -> Floats:
-    """Estimate the standard deviation (steps,) of a batch's loss, in nats, before each step of a
-    finite training loss (steps,); NaN of a run too short for it.
+    """Estimate at each step the standard deviation (steps,), in nats, of the loss of single batches
+    before it. `loss` is a finite training loss (steps,). All NaN if that has fewer than 11 steps.
 
-    It is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window` differences
-    between neighbours, over √2, as a difference has the noise of two. The loss's own fall moves it
-    little, and a spike less. The first steps have that of the first window.
+    The estimate is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window`
+    differences between neighbouring losses, divided by √2 because a difference has the noise of two
+    batches. Neither the fall of the loss nor a spike moves it much. The first steps, which have no
+    full window before them, share the estimate of the first window.
     """
     from scipy.stats import median_abs_deviation
 
@@ -36,14 +42,15 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
         return np.full(len(values), np.nan)
     windows = sliding_window_view(differences, n)
     spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
-    before = np.maximum(0, np.arange(len(values)) - n - 1)
-    return np.asarray(spread[before])
+    # Window i ends with the loss of step i + n. Step t takes the one that ends with step t - 1.
+    last_before = np.maximum(0, np.arange(len(values)) - n - 1)
+    return np.asarray(spread[last_before])
 
 
 def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
-    """Return for each step of a finite training loss (steps,) whether it is further above the
-    running minimum than a definition allows, in nats or in multiples of its noise before; for none
-    without a definition, or where the run is too short for noise."""
+    """Return for each step of a finite training loss (steps,) whether it lies further above the
+    running minimum than the rule allows, in nats or in multiples of its `batch_noise`. All False if
+    the rule says neither, or the run is too short to estimate noise."""
     values = np.asarray(loss, dtype=float)
     rises = values - np.minimum.accumulate(values)
     if rule.noise:
@@ -52,8 +59,8 @@ def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
 
 
 def plateau(loss: ArrayLike, below: float) -> int:
-    """Count the steps until the mean of the last five training losses (steps,) is below `below`
-    nats; all steps where it never is."""
+    """Count the steps until the mean of the last five training losses falls below `below` nats, out
+    of a training loss (steps,); all steps if it never does."""
     means = pd.Series(np.asarray(loss, dtype=float)).rolling(5).mean()
     steps_below = np.flatnonzero(means < below)
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
@@ -62,34 +69,43 @@ def plateau(loss: ArrayLike, below: float) -> int:
 def judge_run(loss: ArrayLike, rule: Instability, entropy: float, *, diverged: bool) -> Json:
     """Judge one run by its training loss (steps,), in nats.
 
-    `severity` is its largest rise; `plateau` as `plateau` says; `transient`: a rise is more than
-    the rule allows; `collapsed`: such a run whose last steps are above `entropy`, the training
-    text's without context; `untrained`: a run that ends there without a transient; `unstable`:
-    diverged, transient or collapsed.
+    - `severity`: its largest rise above the running minimum, in nats
+    - `plateau`: its length in steps
+    - `transient`: whether some rise is larger than the rule allows
+    - `collapsed`: whether it has a transient and ends high
+    - `untrained`: whether it ends high without one
+    - `unstable`: whether it diverged or has a transient
+
+    It ends high if its mean loss in the last steps is above `entropy`, the unigram entropy of the
+    training text in nats.
     """
     values = np.asarray(loss, dtype=float)
     finite = values[np.isfinite(values)]
     transient = bool(transients(finite, rule).any())
-    above = bool(values[-(rule.last or 10) :].mean() > entropy)
+    last_steps = values[-(rule.last or 10) :]
+    ends_high = bool(last_steps.mean() > entropy)
     return {
         "severity": largest_rise(finite),
         "plateau": plateau(values, rule.plateau.below),
         "transient": transient,
-        "collapsed": transient and above,
-        "untrained": above and not transient and not diverged,
+        "collapsed": transient and ends_high,
+        "untrained": ends_high and not transient and not diverged,
         "diverged": diverged,
         "unstable": diverged or transient,
     }
 
 
 def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Judge every run of the tidy table by its trace: arm, seed, what `judge_run` says, and
-    `judged`: no run where the plan has no definition, and not the runs of an arm whose mean first
-    loss is more than `start` above ln V; their `unstable` is NaN.
+    """Judge every run of the tidy table by its `trace`, the joined raw table of all runs. Return a
+    row per run: arm, seed, the columns of `judge_run`, `judged` and `harmful`.
 
-    `harmful` is 1 where a run diverged, or its loss is above the median of its arm's by more than
-    the plan's smallest effect of interest after a plateau longer than the plan's longest, else 0;
-    NaN where the plan has no such effect.
+    `judged` is False, and `unstable` NaN, for all runs if the plan does not define instability, and
+    for the runs of an arm that starts high: its mean first loss is more than `rule.start` nats
+    above ln V, the loss of a uniform guess.
+
+    `harmful` is 1 if a run diverged, or if its plateau is longer than the plan's longest and its
+    final loss exceeds the median of its arm by more than the smallest effect of interest. It is 0
+    otherwise, and NaN if the plan has no such effect for the loss.
     """
     rule = rule_of(plan)
     losses = trace.groupby(["arm", "seed"])["loss"]
@@ -98,30 +114,33 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
         loss = losses.get_group((run["arm"], run["seed"])).to_numpy()
         diverged = run["status"] == "diverged"
         judgement = judge_run(loss, rule, run["unigram_entropy"], diverged=diverged)
-        height = loss[0] - run["uniform_loss"]
-        rows.append({"arm": run["arm"], "seed": run["seed"], "height": height} | judgement)
+        excess_at_start = loss[0] - run["uniform_loss"]
+        key = {"arm": run["arm"], "seed": run["seed"], "excess_at_start": excess_at_start}
+        rows.append(key | judgement)
     table = pd.DataFrame(rows, runs.index)
-    high = table.groupby("arm")["height"].transform("mean") > (rule.start or np.inf)
-    table["judged"] = ~high & rule.is_defined
+    of_arm = table.groupby("arm")["excess_at_start"].transform("mean")
+    starts_high = of_arm > (rule.start or np.inf)
+    table["judged"] = ~starts_high & rule.is_defined
     table["unstable"] = table["unstable"].astype(float).where(table["judged"])
     excess = runs["loss"] - runs.groupby("arm")["loss"].transform("median")
     smallest = plan.smallest_effect_of_interest.get("loss", np.nan) if plan else np.nan
-    late = table["plateau"] > rule.plateau.longest
-    harmful = (table["diverged"] | (late & (excess > smallest))).astype(float)
-    return table.drop(columns="height").assign(harmful=harmful if smallest > 0 else np.nan)
+    is_late = table["plateau"] > rule.plateau.longest
+    harmful = (table["diverged"] | (is_late & (excess > smallest))).astype(float)
+    table["harmful"] = harmful if smallest > 0 else np.nan
+    return table.drop(columns="excess_at_start")
 
 
 def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
-    """Add to the tidy table what `judge_runs` says: `unstable` and `harmful` (0 or 1; NaN where it
-    is not judged), and `severity` and `plateau` (NaN of a diverged run, as all its other
-    measures)."""
+    """Add four columns of `judge_runs` to the tidy table: `unstable` and `harmful` (0 or 1; NaN if
+    not judged), `severity` and `plateau` (NaN if the run diverged, like its other measures)."""
     of_completed = stability[["severity", "plateau"]].where(runs["status"] == "completed")
     return runs.assign(**stability[["unstable", "harmful"]], **of_completed)
 
 
+@cache  # most arms have the same few counts, and each takes milliseconds
 def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
-    """Return the exact 1 - alpha interval for a share, `count` of n (Clopper & Pearson 1934); NaN
-    of none."""
+    """Return the two ends of the exact 1 - alpha interval for the share `count` / n (Clopper &
+    Pearson 1934); NaN if n = 0."""
     from scipy.stats import binomtest
 
     if n == 0:
@@ -131,10 +150,13 @@ def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
 
 
 def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """Return one row per arm: its variant and setting, n, how many runs are judged and of these
-    unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
-    collapsed, are untrained, diverged or harmful, median and largest severity (nats), and median
-    and longest plateau (steps)."""
+    """Return one row per arm, from the tidy table and that of `judge_runs`.
+
+    Columns: arm, variant, setting; n, the number of runs; `judged` and `unstable`, how many of them
+    are; `share`, that of unstable among judged runs, with its exact 1 - alpha interval (low, high);
+    `transient_runs` and so on, how many there are of each kind; median and largest severity (nats);
+    median and longest plateau (steps).
+    """
     kinds = ("transient", "collapsed", "untrained", "diverged", "harmful")
     known = [kind for kind in kinds if stability[kind].notna().all()]
     table = (
@@ -160,32 +182,38 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
-    """Find what goes wrong in the steps of a run: by kind, the first step where
-    its loss or gradient is not finite, where its loss is further above its lowest so far than the
-    rule allows (12 times its noise, where no plan has a rule), and where its gradient norm is ten
-    times the median of the last 50."""
+    """Return warnings about a run that trains, from its steps so far (columns step, loss and
+    grad_norm). There is at most one of each kind, about the first step where
+
+    - `finite`: the loss or the gradient is not finite;
+    - `rise`: the loss is further above its minimum so far than the rule allows (12 times its noise
+      if the plan has no rule);
+    - `norm`: the gradient norm is more than ten times the median of the 50 steps before.
+    """
     rule = rule if rule.is_defined else Instability(noise=Noise())
-    loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
-    finite = np.isfinite(loss) & ~np.isinf(norm)
+    loss = steps["loss"]
+    norm = steps["grad_norm"]  # NaN if fp16 skipped the step
+    is_finite = np.isfinite(loss) & ~np.isinf(norm)
     above = loss - loss.cummin()
-    of_batches = loss[np.isfinite(loss)]
-    risen = pd.Series(transients(of_batches, rule), of_batches.index)
-    norms = norm[np.isfinite(norm)]
-    times = (norms / norms.rolling(50).median().shift()).reindex(steps.index)
+    finite_loss = loss[np.isfinite(loss)]
+    is_transient = pd.Series(transients(finite_loss, rule), finite_loss.index)
+    finite_norm = norm[np.isfinite(norm)]
+    usual_norm = finite_norm.rolling(50).median().shift()
+    times = (finite_norm / usual_norm).reindex(steps.index)
     texts = {
         "finite": "its loss or gradient is not finite",
         "rise": "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far",
         "norm": "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual",
     }
-    found = {
-        "finite": ~finite,
-        "rise": finite & risen.reindex(steps.index, fill_value=False),
+    is_wrong = {
+        "finite": ~is_finite,
+        "rise": is_finite & is_transient.reindex(steps.index, fill_value=False),
         "norm": times > 10,
     }
     steps = steps.assign(above=above, times=times)
     messages = {}
-    for kind, where in found.items():
-        if where.any():
-            first = steps[where].iloc[0]
+    for kind, wrong in is_wrong.items():
+        if wrong.any():
+            first = steps[wrong].iloc[0]
             messages[kind] = f"{texts[kind].format(**first)} at step {first['step']:.0f}"
     return messages

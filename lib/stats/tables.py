@@ -1,4 +1,4 @@
-"""A study's runs as tables for a reader: of a notebook, or at a terminal."""
+"""Tables and sentences about a study's runs, for notebooks and the terminal."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,14 @@ from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.config.yaml import Json
 from lib.results import RunResult
 from lib.stats.factorial import CHANGES, ENDS, Row, with_signs
-from lib.stats.runs import available_measures, is_comparable, own_baselines, seed_differences
+from lib.stats.runs import (
+    available_measures,
+    by_seed,
+    column_by_arm,
+    is_comparable,
+    own_baselines,
+    sides,
+)
 
 REFERENCES = {
     "uniform_loss": "a uniform guess",
@@ -19,26 +26,29 @@ REFERENCES = {
     "bigram_loss": "a bigram model",
     "source_loss": "the text's own source",
 }
-"""Reference (see `RunResult.references`) → what it is the held-out loss of."""
+"""Reference loss (see `RunResult.references`) → the model that has it on held-out text."""
 
 
 def in_markdown(verdict: Json) -> str:
-    """Write the answer to each hypothesis and what is decided of each arm, from what is kept of a
-    verdict, each with its reason."""
-    said = [
-        f"**{name}: {of['answer']}.** {of['reason']}" for name, of in verdict["answers"].items()
+    """Write the answer to each hypothesis and the decision on each arm, with their reasons, from a
+    verdict as JSON."""
+    paragraphs = [
+        f"**{name}: {result['answer']}.** {result['reason']}"
+        for name, result in verdict["answers"].items()
     ]
-    for of in verdict["decisions"]:
-        said.append(f"**{of['arm']}: {of['decision']}**, since {of['reason']}.")
-    if said:
-        return "\n\n".join(said)
+    for decision in verdict["decisions"]:
+        paragraphs.append(
+            f"**{decision['arm']}: {decision['decision']}**, because {decision['reason']}."
+        )
+    if paragraphs:
+        return "\n\n".join(paragraphs)
     if verdict["tests"]:
-        return "The tests of the plan's families stand in 03_analysis."
-    return "Nothing is tested: an interval without zero is a hint, to be tested on other seeds."
+        return "03_analysis has the tests of the plan's families."
+    return "Nothing is tested: an interval that excludes zero is a hint; test it on new seeds."
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
-    """Write a sample as `mean ± sd`; the sd of a single value and the mean of none are n/a."""
+    """Write a sample as `mean ± sd`: `mean ± n/a` of a single value, `n/a` of none."""
     if values.empty:
         return "n/a"
     sd = f"{values.std():,.{digits}f}" if len(values) > 1 else "n/a"
@@ -46,8 +56,9 @@ def mean_and_sd(values: pd.Series, digits: int) -> str:
 
 
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
-    """Write a table's numbers with `digits` decimals, and missing values as n/a. Of a run that
-    diverged, some tables are None: nothing is written then."""
+    """Write a table's numbers with `digits` decimals and its missing values as n/a; its first
+    column becomes the index. None, in place of a table that a diverged run lacks, gives an empty
+    table."""
     if table is None or table.empty:
         return pd.DataFrame()
 
@@ -60,7 +71,7 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
 
 
 def result_table(result: RunResult) -> pd.DataFrame:
-    """List a run's measures and speeds, a row each."""
+    """Return a run's measures and speeds, one per row, with their units."""
     values = result.measures | result.throughput
     rows = {
         MEASURES[name].title: MEASURES[name].text(value)
@@ -71,17 +82,17 @@ def result_table(result: RunResult) -> pd.DataFrame:
 
 
 def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """Write mean ± standard deviation (n - 1) over completed runs, arms down and measures across.
-    Diverged runs are counted, never averaged in; only in shares of runs they count as one."""
+    """Write mean ± sd (n - 1) over completed runs, with arms down and measures across. Diverged
+    runs are counted but not averaged, except in shares of runs, where each counts as 1."""
     rows = {}
-    for arm, part in runs.groupby("arm", sort=False):
-        completed = part[part["status"] == "completed"]
-        row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
+    for arm, of_arm in runs.groupby("arm", sort=False):
+        completed = of_arm[of_arm["status"] == "completed"]
+        row = {"runs": str(len(of_arm)), "diverged": str(len(of_arm) - len(completed))}
         for name in names:
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
-            if name in JUDGED and part[name].notna().any():
-                row[measure.title] = measure.text(part[name].mean())
+            if name in JUDGED and of_arm[name].notna().any():
+                row[measure.title] = measure.text(of_arm[name].mean())
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -89,23 +100,26 @@ def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 def summary_table(
     runs: pd.DataFrame, group: MeasureGroup = "summary", first: Iterable[str] = ()
 ) -> pd.DataFrame:
-    """Lay out the `means` of some measures that are shown first, and of those of a group; a measure
-    that no run has is left out. `runs` is the table of `lib.stats.runs.tidy`. Few arms stand side
-    by side, many below each other."""
+    """Return the `means` of the measures in `first`, then of those in a group, without measures
+    that no run has. `runs` is the table of `lib.stats.runs.tidy`. Up to six arms are columns, more
+    are rows."""
     table = means(runs, available_measures([*first, *measures_in(group)], runs))
     return table.T if len(table) <= 6 else table
 
 
 def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFrame]:
-    """Write the differences arm - baseline of every seed (rows arms, columns seeds), with mean and
-    standard deviation, one table per measure: those that are shown first, then those of the
-    comparison. NaN where either run diverged."""
+    """Write the differences arm - baseline of every seed, with arms down, seeds across, then mean
+    and sd. There is one table per measure: those in `first`, then those of the comparison group. A
+    difference is n/a if either run diverged."""
+    vocabularies = column_by_arm(runs, "vocabulary")
     tables = []
     for name in available_measures([*first, *measures_in("comparison")], runs):
+        values = by_seed(runs, name)
         deltas = {}
         for arm, baseline in own_baselines(runs).items():
-            if is_comparable(runs, name, (arm, baseline)):
-                deltas[arm] = seed_differences(runs, name, arm, baseline)
+            if is_comparable(vocabularies, name, (arm, baseline)):
+                both = sides(values, {arm: 1.0, baseline: -1.0})
+                deltas[arm] = both["arm"] - both["baseline"]
         if deltas:
             table = pd.DataFrame(deltas).T.add_prefix("seed ")
             table = table.assign(mean=table.mean(axis=1), sd=table.std(axis=1))
@@ -115,13 +129,12 @@ def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFr
 
 
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Lay out all contrasts, or effects of factors (rows), in all measures (columns): difference
-    and t interval; and which part of its budget differs where that is itself a factor. An effect
-    that changes its sign over settings has these words in place of its mean. Empty for an empty
-    table."""
-    cells: dict[str, dict[str, str]] = {}
+    """Write contrasts, or the effects of `factor_effects`, as rows, with measures across: each cell
+    is a mean difference with its t interval, or "changes sign" for an effect that does. A row's
+    name says if the two sides had different budgets. Empty for an empty table."""
     if contrasts.empty:
         return pd.DataFrame()
+    cells: dict[str, dict[str, str]] = {}
     rows = contrasts.astype(ENDS).to_dict("records")
     if "effect" in contrasts:
         rows = with_signs(rows)
@@ -136,17 +149,17 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
 
 
 def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
-    """Write what a reader of contrasts and effects must know before one of them counts as found, a
-    line each: how many intervals there are, whether an effect changes its sign, whether there are
-    only one or two seeds; and with the runs which arms ended alike, whether a rate was tuned for
-    each optimizer, and what is not compared."""
+    """Write what to know before reading anything into contrasts or effects, a line each: how many
+    unadjusted intervals there are, if an effect changes sign, and if there are only one or two
+    seeds. Given the runs: also which arms ended with equal weights, if learning rates were not
+    tuned for each optimizer, and what is not compared."""
     rows = [row for row in rows if not pd.isna(row["mean_delta"])]
     shown = [row for row in rows if not row.get("changes_sign")]
-    intervals = sum(not pd.isna(row["t_low"]) for row in shown)
+    n_intervals = sum(not pd.isna(row["t_low"]) for row in shown)
     n_seeds = {row["n"] for row in rows}
     lines = []
-    if intervals > 1:
-        lines.append(f"{intervals} intervals; none is adjusted for their number.")
+    if n_intervals > 1:
+        lines.append(f"{n_intervals} intervals; none is adjusted for their number.")
     if len(shown) < len(rows):
         lines.append(
             "Changes sign: the estimates lie on both sides of zero over the settings of the other "
@@ -166,8 +179,8 @@ def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
 
 
 def equal_at_the_end(runs: pd.DataFrame) -> str:
-    """Name the arms whose runs ended at the same weights in every seed: what sets them apart did
-    nothing in training. A line for each such set of arms; "" without any."""
+    """Name the arms that ended with the same weights in every seed, so that their difference had no
+    effect on training: a line for each such group of arms, "" if there is none."""
     arms_of: dict[tuple[str, ...], list[str]] = {}
     for arm, part in runs.groupby("arm", sort=False):
         weights = tuple(part.sort_values("seed")["final_weights"])
@@ -180,16 +193,16 @@ def equal_at_the_end(runs: pd.DataFrame) -> str:
 
 
 def untuned(runs: pd.DataFrame) -> str:
-    """Warn of optimizers that were compared at one learning rate, which is also another's; "" if
-    there are none. Muon's own rate is `muon_learning_rate_ratio` times as high."""
+    """Warn if an optimizer was run at a single learning rate that another optimizer also had; "" if
+    not. Muon's own rate is `muon_learning_rate_ratio` times the learning rate."""
     optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
-    ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None of an old run
+    ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None in old runs
     rate = rate.where(optimizer != "muon", rate * ratio)
     rates = rate.groupby(optimizer, sort=False).agg(set)
     names = [
         name
-        for name, own in rates.items()
-        if len(own) == 1 and any(own <= others for others in rates.drop(name))
+        for name, own_rates in rates.items()
+        if len(own_rates) == 1 and any(own_rates <= others for others in rates.drop(name))
     ]
     if not names:
         return ""
@@ -201,18 +214,18 @@ def untuned(runs: pd.DataFrame) -> str:
 
 
 def repetitions(file: Path) -> str:
-    """Warn, by what 01 found and wrote, of held-out passages that the training part has too, and of
-    held-out text that is unlike it; "" where 01 was not executed."""
+    """Repeat the warnings that 01_data wrote to `file`: of held-out passages that are also in the
+    training part, and of held-out text that is unlike it. "" if 01_data was not executed."""
     if not file.is_file():
         return ""
-    said = set()
+    warnings = set()
     for summary in read_json(file)["corpora"].values():
-        said |= {summary.get("repetition"), summary.get("unlikeness")}
-    return "\n".join(f"warning: {found}" for found in sorted(filter(None, said)))
+        warnings |= {summary.get("repetition"), summary.get("unlikeness")}
+    return "\n".join(f"warning: {warning}" for warning in sorted(filter(None, warnings)))
 
 
 def not_compared(runs: pd.DataFrame) -> str:
-    """Return why arms are compared in no measure per token, where their vocabularies differ."""
+    """Explain, if the arms' vocabularies differ, that no measure per token is compared; else ""."""
     if runs["vocabulary"].nunique() == 1:
         return ""
     return (
@@ -222,17 +235,18 @@ def not_compared(runs: pd.DataFrame) -> str:
 
 
 def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per text and reference: nats per held-out character, perplexity, and how many
-    of the arms on this text have a higher mean loss. Empty for runs that know none.
+    """Compare the arms on each text with simple models of it (`REFERENCES`).
 
-    A run above the unigram loss has not learnt how often characters occur; one above the bigram
-    loss uses no context that counting pairs does not.
+    Return a row per text and reference model: its loss in nats per held-out character, its
+    perplexity, and `arms_above`, how many of the `arms` have a higher mean loss. An arm above the
+    unigram model has not even learned how often characters occur; one above the bigram model gains
+    nothing from context beyond the previous character. Empty if the runs have no references.
     """
     rows = []
-    for text, part in runs.groupby("corpus.source", sort=False):
-        losses = part.groupby("arm")["loss"].mean().dropna()
+    for text, on_text in runs.groupby("corpus.source", sort=False):
+        losses = on_text.groupby("arm")["loss"].mean().dropna()
         for reference, name in REFERENCES.items():
-            nats = part[reference].mean() if reference in part else np.nan
+            nats = on_text[reference].mean() if reference in on_text else np.nan
             if not np.isnan(nats):
                 rows.append(
                     {
@@ -248,8 +262,8 @@ def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.DataFrame:
-    """Lay a tidy table out with `rows` down and arms across, each cell mean ± sd over seeds.
-    Cells without any number (a token class that the corpus lacks) are n/a."""
+    """Write a column of a tidy table as mean ± sd over seeds, with the columns `rows` down and arms
+    across. A cell without any number, such as a token class that the corpus lacks, is n/a."""
     if table.empty:
         return table
     groups = table.groupby([*rows, "arm"], sort=False, dropna=False)[value]
@@ -258,7 +272,8 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
-    """List what the runs were made with. More than one value in a row is worth a look."""
+    """Return machine, packages, corpus and budget of the runs, a row each. If a row has more than
+    one value, the runs differ in it."""
     machine = ("device", "device_name", "precision", "threads", "platform", "commit", "clean")
     rows = [
         {

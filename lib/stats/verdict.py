@@ -1,6 +1,5 @@
-"""The verdict on a study: its contrasts, tests of its plan's families and hypotheses, the answer to
-each, what is decided of each arm, and tables beyond the plan, where the study has what they need.
-"""
+"""The verdict on a study: contrasts, tests of the plan's families, an answer to each of its
+hypotheses, a decision on each arm, and tables beyond the plan."""
 
 from dataclasses import dataclass
 
@@ -25,23 +24,23 @@ from lib.stats.tables import in_markdown, reference_table
 
 @dataclass(frozen=True)
 class Verdict:
-    """What 03_analysis shows of a study and keeps."""
+    """What 03_analysis shows of a study, and keeps in `verdict.json`."""
 
     claim: ClaimStatus
     runs: pd.DataFrame
     """The tidy table, with stability judged."""
     answers: dict[str, dict[str, str]]
-    """Hypothesis → its answer in one word, and the reason."""
+    """Hypothesis → `answer` (supported, refuted or undecided) and `reason` (a paragraph)."""
     decisions: list[dict[str, str]]
     tables: dict[str, pd.DataFrame]
-    """`contrasts` (see `lib.stats.paired.contrast_table`); `effects` of every factor of a grid (see
-    `lib.stats.factorial`); `tests` of the plan's families and `hypothesis_tests` (see
-    `lib.stats.hypotheses`); and `stability`, a row per run."""
+    """By name, maybe empty: `contrasts` (columns of `lib.stats.paired.contrast_table`, and family,
+    test, p_holm), `effects` (`lib.stats.factorial.factor_effects`), `tests` and `hypothesis_tests`
+    (`lib.stats.hypotheses`), and `stability` (`lib.stats.stability.judge_runs`)."""
     beyond: dict[str, pd.DataFrame]
-    """Tables beyond the plan, as far as the study has what they need."""
+    """Exploratory tables by name, without empty ones, such as those of `lib.stats.robustness`."""
 
     def as_json(self) -> Json:
-        """Return the same as plain values, without the runs; NaN becomes None."""
+        """Return all but the runs as JSON-ready values; NaN becomes None."""
         return {
             "standing": self.claim.name,
             "exploratory_because": self.claim.reasons,
@@ -63,11 +62,13 @@ def analyse(
     items: pd.DataFrame,
     stock: pd.DataFrame,
 ) -> Verdict:
-    """Judge a study by its plan and make every table that applies, from the tables of
-    `lib.stats.runs`; `items` are the answers to the suite, `stock` those to stock tasks. An
-    exploratory study gets neither tests nor decisions nor answers; its differences stay, with their
-    intervals. What is drawn at random follows from the study's hash, so that the same runs always
-    give the same numbers."""
+    """Make every table of the verdict on a study.
+
+    `runs` is the tidy table; `trace`, `items` and `stock` are the joined raw tables of steps, of
+    answers to the suite, and of answers to stock tasks. An exploratory study gets contrasts with
+    intervals, but no tests, answers or decisions. The study's hash seeds the random generator, so
+    the same runs always give the same numbers.
+    """
     rng = np.random.default_rng(int(design.hash[:8], 16))
     alpha = plan.alpha if plan else ALPHA
     stability = judge_runs(runs, trace, plan)
@@ -83,22 +84,22 @@ def analyse(
     if plan is None or claim.name == "EXPLORATORY":
         contrasts = contrasts.assign(family="", test="", p_holm=np.nan)
         tests, hypotheses, decisions = pd.DataFrame(), pd.DataFrame(), []
-    first = contrasts[contrasts["measure"].isin([*main_measures(runs, plan), *MAIN])]
+    primary = contrasts[contrasts["measure"].isin([*main_measures(runs, plan), *MAIN])]
     if plan and len(tests):
-        first = tests[tests["family"] == next(iter(plan.families))]
-    measures = [*planned_measures(runs, plan), *measures_in("headline")]
-    measures = available_measures(measures, runs)
+        primary = tests[tests["family"] == next(iter(plan.families))]
+    of_effects = [*planned_measures(runs, plan), *measures_in("headline")]
+    of_effects = available_measures(of_effects, runs)
     beyond = {
         "references": reference_table(runs),
         "stability_map": shares,
         "task_contrasts": task_contrasts(runs, items, alpha),
         "stock_contrasts": task_contrasts(runs, stock, alpha),
         "leave_one_task_out": leave_one_task_out(items, contrasts, alpha),
-        "leave_one_out": leave_one_out(runs, first),
+        "leave_one_out": leave_one_out(runs, primary),
     }
     tables = {
         "contrasts": contrasts,
-        "effects": factor_effects(runs, measures, alpha),
+        "effects": factor_effects(runs, of_effects, alpha),
         "tests": tests,
         "hypothesis_tests": hypotheses,
         "stability": stability,

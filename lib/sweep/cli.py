@@ -21,8 +21,9 @@
     Write a run's model as a folder that Hugging Face's transformers load.
 ./run_all.sh paper [PAPER …]
     Execute the notebooks of papers, build PDF and LaTeX; begin new ones.
-./run_all.sh site [PAPER …] [--watch STUDY]
-    Show runs in a browser: yours, those of papers' records, or yours while they train.
+./run_all.sh site [PAPER …] [--watch STUDY] [--tensorboard DIR]
+    Show runs in a browser: yours, those of papers' records, or yours while they train. With
+    --tensorboard, write their curves to DIR as TensorBoard's event files instead.
 ./run_all.sh setup                     Only make the environment.
 ./run_all.sh --help                    This text; after a command, that command's words.
 
@@ -116,6 +117,7 @@ def commands() -> tuple[_Parser, Any]:
     for parser in (add("paper"), site):
         parser.add_argument("papers", nargs="*")
     site.add_argument("--watch")
+    site.add_argument("--tensorboard", type=_path, metavar="DIR")
     return top, subparsers.choices
 
 
@@ -171,6 +173,10 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             findings.main(options.papers)
             paper.main(options.papers)
+        case "site" if options.tensorboard:
+            from lib.publish import tensorboard
+
+            tensorboard.main(options.papers, options.tensorboard)
         case "site":
             from lib.publish import site
 

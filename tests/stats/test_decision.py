@@ -55,6 +55,7 @@ def decided(asked, accuracy=0.0, spiky=(), ece=0.0, speed=0.0, high="", spread=1
 NO_TEST = {"hypotheses": {"cure": CURE}, "primary": [QUALITY]}
 FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [QUALITY]}}}
 SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
+EXACT = {"hypotheses": {"harm": HARM | {"exact": True}, "cure": CURE}}
 EQUAL = {"hypotheses": {"same": SAME, "cure": CURE}}
 BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 
@@ -69,6 +70,7 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
         (EQUAL, {"accuracy": -0.05}, ("keep the baseline", "regression")),
         (EQUAL, {"accuracy": -0.005}, ("keep the baseline", "tie")),
         (BOTH, {"accuracy": -0.01}, ("keep the baseline", "regression")),
+        (EXACT, {"spread": 0.0}, ("keep the baseline", "tie")),  # equal runs refute it
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
@@ -84,6 +86,7 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
         ({}, {"spiky": ("none",), "accuracy": -0.018, "spread": 3.0}, ("undecided", "cost")),
         ({"smallest_effect_of_interest": {"loss": 1}}, {"spiky": ("none",)}, ("undecided", "cost")),
         (TOLERANT, {"spiky": ("none",)}, ("keep the baseline", "tie")),
+        (TOLERANT, {"spiky": ("none",), "high": "layernorm"}, ("keep the baseline", "tie")),
         ({}, {"spiky": ("none", "layernorm")}, ("keep the baseline", "stability")),
         ({"alpha": 0.001}, {"spiky": ("none",)}, ("keep the baseline", "stability")),  # 2/256
         # Not judged.

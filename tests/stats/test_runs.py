@@ -194,7 +194,7 @@ def test_settings_that_follow_from_the_batch_may_differ_with_it():
         with pytest.raises(ResultError, match=r"iterations=6 seed 0 has .* vector_level AVX2 and"):
             check(study, changed(own, 1, **{"stretches": []} | fields(own[1])))  # the chip does not
     both = {"batch_size=4": 1, "batch_size=8,iterations=6": -1}
-    assert of_runs.budget_factors(tidy(own), both) == ""
+    assert of_runs.budget_factors(of_runs.budgets(tidy(own)), both) == ""
 
 
 def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
