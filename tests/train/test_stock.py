@@ -266,7 +266,9 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
         raise ConnectionError("Couldn't reach\nthe Hub")
 
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
-    with pytest.raises(ConfigError, match="piqa cannot be had: Couldn't reach the Hub; download"):
+    with pytest.raises(
+        ConfigError, match="piqa cannot be loaded: Couldn't reach the Hub; download"
+    ):
         require_tasks(EvaluationConfig(tasks=["piqa"]))
 
 
