@@ -4,13 +4,11 @@ One pass over held-out text scores every character: loss, accuracy, Brier score,
 norms and logits. Then the LM-Eval harness asks its tasks. Start reading at `measure`.
 """
 
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -286,9 +284,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
     if wants_suite:
         from lib.train.lm_eval import evaluate_suite  # imports the harness: a second
 
-        with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
-            n_items, block_size = evaluation.items_per_task, run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, n_items, block_size, Path(temporary))
+        with result.timed("suite"):
+            block_size = run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, evaluation.items_per_task, block_size)
             tasks, items, overflows = evaluate_suite(run.model, run.corpus, folder, batch_size)
         result.tables["tasks"] = tasks
         result.raw["items"] = items

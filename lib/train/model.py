@@ -241,7 +241,7 @@ class Transformer(nn.Module):
             x = x + self.wpe(positions)
         if self.config.embedding_norm_on == "sum":
             x = self._normalized(x)
-        return x
+        return x  # type: ignore[no-any-return]
 
     def _normalized(self, x: Tensor) -> Tensor:
         x = self.emb_norm(x)

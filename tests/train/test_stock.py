@@ -79,7 +79,7 @@ def corpus(tmp_path_factory):
     for number in range(30):
         (folder / "texts" / f"{number}.txt").write_text(TEXTS[number % 3] * 3, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokens.output_root", lambda: folder)
+        patch.setattr("lib.data.cache.output_root", lambda: folder)
         return load_corpus(CorpusConfig(source=str(folder / "texts"), tokenizer="bpe-300"))
 
 
