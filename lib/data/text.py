@@ -37,9 +37,6 @@ __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
 """Characters. The training part of a longer corpus is not searched for what it shares with held-out
 text."""
-MAX_MEASURED = 2**16
-"""Characters that dev and test are cut to, each. In characters, not tokens, so that it is the same
-text with every tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Corpus:
     train: Ids
     """About nine tenths, cut to the configured fraction; (n,), in memory or memory-mapped."""
     dev: Tensor
-    """Half of what is held out (see `lib.data.split`), cut to `MAX_MEASURED` characters; (n,),
+    """Half of what is held out (see `lib.data.split`), cut to `corpus.measured_characters`; (n,),
     int64. Choices are made here."""
     test: Tensor
     """The other half, likewise. Results are reported here."""
@@ -234,7 +231,9 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     held_out = "the last tenth"
     if config.tokenizer == "characters":
         parts = [Piece("train", name, texts["train"])]
-        parts += [Piece(part, name, texts[part][:MAX_MEASURED]) for part in ("dev", "test")]
+        parts += [
+            Piece(part, name, texts[part][: config.measured_characters]) for part in ("dev", "test")
+        ]
         return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
     def read() -> Iterator[tuple[str, str]]:
@@ -345,9 +344,9 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
     if config.tokenizer == "characters":
         key = digest([key, config.tokenizer])
-        return _cut(
-            config, name, key, _documents_in_characters(name, named, sources, are_files=are_files)
-        )
+        most = config.measured_characters
+        whole = _documents_in_characters(name, most, named, sources, are_files=are_files)
+        return _cut(config, name, key, whole)
 
     def prepare() -> tuple[Texts, str]:
         found = []
@@ -360,7 +359,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
         lengths = np.array(sizes)
         parts = split.parts_of(n)
-        kept = split.measured(parts, lengths, found, MAX_MEASURED)
+        kept = split.measured(parts, lengths, found, config.measured_characters)
 
         def read() -> Iterator[tuple[str, str]]:
             for part, length, (_, text) in zip(parts, kept.tolist(), _read(named), strict=True):
@@ -369,14 +368,16 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
         return read, split.documents_held_out(lengths) + split.but_none_of(parts, found)
 
-    whole = tokenize(name, key, config.tokenizer, prepare, has_documents=True)
+    texts = digest([key, config.measured_characters])  # of held-out documents no more is tokenized
+    whole = tokenize(name, texts, config.tokenizer, prepare, has_documents=True)
     return _cut(config, name, key, whole)
 
 
 def _documents_in_characters(
-    name: str, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
+    name: str, most: int, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
 ) -> Tokenized:
-    """Split documents, or the texts of a folder, and encode them by characters."""
+    """Split documents, or the texts of a folder, and encode them by characters. Dev and test get
+    `most` characters each."""
     documents = list(_read(files))
     n = sum(len(text) for _, text in documents)
     if n < 20:
@@ -384,7 +385,7 @@ def _documents_in_characters(
     pieces, held_out = split.split_texts(documents, are_documents=not are_files)
     parts = np.array([piece.part for piece in pieces])
     lengths = np.array([len(piece.text) for piece in pieces])
-    kept = split.measured(parts, lengths, [piece.file for piece in pieces], MAX_MEASURED)
+    kept = split.measured(parts, lengths, [piece.file for piece in pieces], most)
     held_out += split.but_none_of(parts, [sources[piece.file] for piece in pieces])
     beginnings = [
         piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
@@ -428,8 +429,7 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     """Cut a tokenized corpus to what a run reads. Of the training part that is the first `fraction`
-    of each file; of dev and test, the tokens that end within the first `MAX_MEASURED`
-    characters."""
+    of each file; of dev and test, the tokens that end within the first `measured_characters`."""
     lengths = whole.lengths or {part: [len(ids)] for part, ids in whole.parts.items()}
     ends = {part: np.cumsum(of, dtype=np.int64) for part, of in lengths.items()}
     train = whole.parts["train"]
@@ -442,9 +442,9 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     heldout = []
     for part in ("dev", "test"):
         # At most five tokens per character: four bytes, and the end of a document.
-        ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
+        ids = whole.parts[part][: 5 * config.measured_characters].astype(np.int64)
         characters = whole.tokenizer.characters[ids].cumsum()
-        n = np.searchsorted(characters, MAX_MEASURED, side="right")
+        n = np.searchsorted(characters, config.measured_characters, side="right")
         heldout.append(torch.from_numpy(ids[:n]))
         ends[part] = ends[part].clip(max=n)
     dev, test = heldout

@@ -238,10 +238,11 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, token
 
 
 @pytest.mark.parametrize("most", [61, 64, 2**16])
-def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kept, monkeypatch):
-    monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
+def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kept):
     text, tokenizers = "".join(DOCUMENTS), ("characters", "bytes", "bpe-300")
-    characters, in_bytes, pairs = (from_text(text, tokenizer=name) for name in tokenizers)
+    characters, in_bytes, pairs = (
+        from_text(text, tokenizer=name, measured_characters=most) for name in tokenizers
+    )
     for other in (in_bytes, pairs):
         assert other.training_text == characters.training_text
         assert other.sha256 == characters.sha256
