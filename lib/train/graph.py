@@ -20,7 +20,7 @@ def why_eager(config: RunConfig, processes: int) -> str:
     """
     reasons = {
         "dropout": config.model.dropout > 0,  # the host seeds the generator in each step
-        "fp16": config.training.precision == "fp16",  # the scaler reads from the device
+        "fp16": config.training.precision == "fp16",  # not yet tried: no GPU has run its test
         "Muon": config.training.optimizer == "muon",  # takes its learning rate as a number
         "several processes": processes > 1,  # they wait for each other
         "activation checkpointing": config.machine.activation_checkpointing,  # runs blocks again

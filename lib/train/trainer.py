@@ -357,7 +357,7 @@ class Trainer:
         if self.scaler.is_enabled():
             # In fp16 gradients overflow now and then; the scaler then lowers its scale. So only
             # many overflows in a row are a divergence, or a loss that is not finite.
-            self.overflows = (self.overflows + 1) * skipped
+            self.overflows.add_(1).mul_(skipped)  # in place: a CUDA graph keeps its address
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
         else:
             diverged = skipped
