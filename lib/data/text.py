@@ -224,6 +224,7 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     except UnicodeDecodeError as error:
         fault = f"{name}: not UTF-8 at byte {error.start:,}; unpack it, or convert it by iconv"
         raise CorpusError(fault) from None
+    del data  # a text may be large, and there are several copies of it below
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key = hashlib.sha256(text.encode()).hexdigest()

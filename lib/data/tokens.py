@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +25,7 @@ from lib.data.cache import cached
 from lib.data.split import PARTS
 
 Ids = NDArray[np.integer[Any]]
-"""Token ids (n,): 16 bits each where the vocabulary allows it, else 32; 64 where they are computed
-with."""
+"""Token ids (n,). Long arrays have the smallest type that holds the vocabulary: see `narrow`."""
 MAX_LENGTH = 2**24
 """Most characters that are tokenized at once: byte pairs take 150 bytes of memory for each."""
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
@@ -70,16 +69,17 @@ class Characters:
 
     def encode(self, text: str) -> Ids:
         """Encode a text as ids (n,); CorpusError for a character that has no token."""
-        dtype = np.dtype(narrow(len(self.symbols)))
-        parts = [np.empty(0, dtype)]
+        ids = np.empty(len(text), narrow(len(self.symbols)))
+        start = 0
         for codes in _codes(text):
-            ids = self._ids[codes]
-            if (ids < 0).any():
+            found = self._ids[codes]
+            if (found < 0).any():
                 unseen = sorted(set(text).difference(self.symbols))
                 fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training"
                 raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or take bytes")
-            parts.append(ids.astype(dtype))
-        return np.concatenate(parts)
+            ids[start : start + len(found)] = found
+            start += len(found)
+        return ids
 
     def decode(self, ids: Ids) -> str:
         """Decode ids (n,) to text."""
@@ -100,9 +100,9 @@ def _codes(text: str) -> Iterator[NDArray[np.uint32]]:
         yield np.frombuffer(part.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
-def narrow(vocab_size: int) -> str:
-    """Return the smallest of two types that holds all ids of a vocabulary."""
-    return "<u2" if vocab_size <= 2**16 else "<u4"
+def narrow(vocab_size: int) -> np.dtype[Any]:
+    """Return the smallest unsigned type that holds all ids of a vocabulary."""
+    return np.min_scalar_type(vocab_size - 1)
 
 
 class BytePairs:
@@ -221,8 +221,8 @@ def token_class(symbol: str) -> str:
 
 _FORMAT = 12
 """Raise it when files are to be written in another way: then all are written again."""
-_BATCH = 1000
-"""Texts that are tokenized at once."""
+_BATCH = 2**20
+"""Characters after which a batch of texts is tokenized."""
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Texts = Callable[[], Iterator[tuple[str, str]]]
 """Reads all texts of a corpus in order, as (part, text). Each call is one pass over them."""
@@ -288,6 +288,20 @@ def tokenize(
     return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"], {})
 
 
+def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Group texts into batches that are bounded in characters, as memory is."""
+    batch = []
+    n_characters = 0
+    for part, text in texts:
+        batch.append((part, text))
+        n_characters += len(text)
+        if n_characters >= _BATCH:
+            yield batch
+            batch = []
+            n_characters = 0
+    yield batch
+
+
 def _write(
     texts: Iterator[tuple[str, str]], pairs: BytePairs, folder: Path, *, has_documents: bool
 ) -> int:
@@ -297,7 +311,7 @@ def _write(
     n_characters = 0
     with ExitStack() as stack:
         files = {part: stack.enter_context((folder / f"{part}.bin").open("wb")) for part in PARTS}
-        while batch := [*islice(texts, _BATCH)]:
+        for batch in _batches(texts):
             all_ids = pairs.encode_all([text for _, text in batch])
             for (part, text), ids in zip(batch, all_ids, strict=True):
                 files[part].write(np.array([*ids, *end], dtype).tobytes())

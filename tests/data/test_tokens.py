@@ -257,6 +257,24 @@ def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kep
         assert len(whole) - len(shorter) < max(map(len, pairs.symbols))
 
 
+def test_no_more_of_a_long_text_is_tokenized_at_once_than_memory_holds(
+    from_text, kept, monkeypatch
+):
+    """Each character takes 150 bytes while it is tokenized; a text is cut about every 65,536."""
+    encode_all = BytePairs.encode_all
+    sizes = []
+
+    def counted(self, texts):
+        sizes.append(sum(map(len, texts)))
+        return encode_all(self, texts)
+
+    monkeypatch.setattr(BytePairs, "encode_all", counted)
+    text = "word " * 600_000
+    from_text(text, tokenizer="bytes")
+    assert sum(sizes) == len(text)
+    assert max(sizes) < 2**20 + 2**17
+
+
 def flip(path):
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
