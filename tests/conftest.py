@@ -65,6 +65,15 @@ def corpus():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _kept(tmp_path_factory):
+    """Keep what is made of texts outside the checkout."""
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.cache.output_root", lambda: folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _soon_done():
     """Count a text once, however many suites are made of it: that takes longer than the rest."""
     with pytest.MonkeyPatch.context() as patch:

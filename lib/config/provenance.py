@@ -24,6 +24,7 @@ TRAIN_FILES = (
     "lib/config/schema.py",
     "lib/config/study.py",
     "lib/config/yaml.py",
+    "lib/data/cache.py",
     "lib/data/split.py",
     "lib/data/text.py",
     "lib/data/tokens.py",

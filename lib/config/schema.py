@@ -66,6 +66,9 @@ class CorpusConfig(Section):
     tokenizer: Annotated[str, Field(pattern=_TOKENIZERS, max_length=1000)] = "characters"
     """characters, bytes, bpe-<size> (learned from the training part), or the path of a
     tokenizer.json of Hugging Face."""
+    measured_characters: Annotated[int, Field(gt=0, le=2**26)] = 2**16
+    """Most characters of dev, and of test, that are measured. Counted in characters, so that it is
+    the same text with every tokenizer."""
 
     @field_validator("tokenizer")
     @classmethod

@@ -1,27 +1,33 @@
-"""What a study reads, in numbers and tables: its corpora, what is drawn of them, its suites, and
-what can be predicted of a text without a network, to read a model against."""
+"""Describe what a study reads, in numbers and tables: its corpora, its batches, its suites, and the
+losses of unigram and bigram models, to compare a network's loss with."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lib.config.files import nan_to_none
 from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
 from lib.config.yaml import Json
-from lib.data.suite import prepare_suite
+from lib.data.cache import cached
+from lib.data.suite import made_of, prepare_suite
 from lib.data.tasks import windows
-from lib.data.text import MAX_SEARCHED, PARTS, Corpus, load_corpus
-from lib.data.tokens import TOKEN_CLASSES, token_class
+from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
+from lib.data.tokens import TOKEN_CLASSES, Ids, token_class
 
 MAX_PAIRS = 2**24
-"""Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
+"""Most different pairs of tokens that are counted: with a larger vocabulary there is no bigram
+loss."""
+SLICE = 2**22
+"""Symbols that are counted at once: a training part may be larger than memory."""
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
-    """Load every corpus that arms of a study train on; CorpusError as for `load_corpus`. Keys are
-    the source and each field that is not the default."""
+    """Load every corpus that arms of a study train on. Keys are its source, and each field that is
+    not the default. Raises CorpusError as `load_corpus` does."""
     configs = dict.fromkeys(arm.config.corpus for arm in study.arms())
     return {_label(config): load_corpus(config) for config in configs}
 
@@ -34,11 +40,11 @@ def _label(config: CorpusConfig) -> str:
 
 
 def token_class_table(corpus: Corpus) -> pd.DataFrame:
-    """Count characters, or tokens, per token class (rows) and part (columns); classes not there
-    are n/a."""
+    """Count characters, or tokens, per token class (rows) and part (columns). A class that does not
+    occur in a part is n/a there."""
     classes = [token_class(symbol) for symbol in corpus.symbols]
-    size = corpus.vocab_size
-    counts = {part: np.bincount(getattr(corpus, part), minlength=size) for part in PARTS}
+    parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
+    counts = {part: symbol_counts(ids, corpus.vocab_size) for part, ids in parts.items()}
     table = pd.DataFrame(counts).groupby(classes).sum()
     table = table.reindex(pd.Index(TOKEN_CLASSES, name="token class"))
     table = table.where(table > 0)
@@ -47,9 +53,9 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
 
 
 def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
-    """Measure how much held-out text is also in the training part, as shares of 1: non-blank lines
-    found verbatim, and windows of `gram` characters found anywhere; NaN if there is none to look
-    for, or if the corpus is too long to be searched."""
+    """Measure which shares of the held-out text's lines (without blank ones), and of its substrings
+    of `gram` characters, are also in the training part. NaN if there are none, or if the corpus is
+    too long to be searched."""
     train = ""
     heldout = ""
     if corpus.whole.n_characters <= MAX_SEARCHED:
@@ -68,9 +74,9 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
 
 
 def repetition(corpus: Corpus) -> str:
-    """Return a warning that counts the passages of the held-out part that are also in the training
-    part (its first `MAX_SEARCHED` tokens), whatever white space is around them; "" if none is.
-    Passages end at blank lines, as documents do, or, in a text without blank lines, at line ends.
+    """Return a warning if passages of the held-out part are also in the training part (its first
+    `MAX_SEARCHED` tokens), apart from white space around them; "" if none are. A passage ends at a
+    blank line, as a document does; in a text without blank lines, at a line end.
     """
     text = corpus.decode(np.concatenate((corpus.dev, corpus.test)))
     end = "\n\n" if "\n\n" in text else "\n"
@@ -89,13 +95,15 @@ def repetition(corpus: Corpus) -> str:
 
 
 UNLIKE = 0.3
-"""Nats by which the unigram loss of what is held out may exceed that of the training part."""
+"""The unigram loss of the held-out part may exceed that of the training part by this many nats."""
 
 
 def unlikeness(corpus: Corpus) -> str:
-    """Return a warning if dev or test is another kind of text than the training part: if its
-    unigram loss, by counts of the training part, exceeds that part's own by `UNLIKE`, or that of
-    guessing; else "". Of a long training part, `MAX_SEARCHED` symbols from all of it are counted.
+    """Return a warning if dev or test is another kind of text than the training part; else "".
+
+    The measure is the loss under the symbol frequencies of the training part. Dev or test must not
+    exceed the training part's own by more than `UNLIKE`, nor the loss of guessing. Of a long
+    training part, `MAX_SEARCHED` symbols in slices from all of it are counted.
     """
     train = corpus.train
     if len(train) > MAX_SEARCHED:
@@ -116,8 +124,8 @@ def unlikeness(corpus: Corpus) -> str:
 
 
 def untrained(corpus: Corpus, block_size: int) -> str:
-    """Return a warning that counts the files of the training part that are too short for a window
-    of `block_size`, and so are never trained on; "" if there are none."""
+    """Return a warning if files of the training part are too short for a window of `block_size`,
+    and so are never trained on; "" if there are none."""
     lengths = np.diff(corpus.ends["train"], prepend=0)
     short = int((lengths <= block_size).sum())
     if short == 0:
@@ -149,8 +157,8 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 
 
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
-    """Return how many passes over the training part a run's characters, or tokens, amount to: one
-    row per corpus of `corpora_of` and budget of the study's arms."""
+    """Return how often a run passes over the training part. There is a row for each corpus of
+    `corpora_of` and each number of characters (or tokens) that arms train on."""
     budgets = [(_label(arm.config.corpus), arm.config.tokens) for arm in study.arms()]
     rows = []
     for name, drawn in dict.fromkeys(budgets):
@@ -161,19 +169,23 @@ def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
 
 
 def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, Json]:
-    """Prepare the suites of all arms of a study below `suites`, one per text and context length,
-    and read them: folder's name → content. `corpora` are those of the study."""
+    """Copy the suites of all arms of a study to folders below `suites`, and describe them: folder's
+    name → description. There is one per text and context length. `corpora` are those of the
+    study."""
     configs = [arm.config for arm in study.arms()]
     sizes = dict.fromkeys((c.evaluation.items_per_task, c.model.block_size) for c in configs)
-    contents = {}
+    described = {}
     for corpus in corpora.values():
         for items, block_size in sizes:
-            folder, content = prepare_suite(corpus, items, block_size, suites)
-            contents[folder.name] = content
-    return contents
+            folder, suite = prepare_suite(corpus, items, block_size)
+            name = f"{corpus.name}-{block_size}-{suite['hash'][:12]}"
+            shutil.rmtree(suites / name, ignore_errors=True)
+            shutil.copytree(folder, suites / name, ignore=shutil.ignore_patterns("index.json"))
+            described[name] = suite
+    return described
 
 
-# ---- what can be predicted without a network
+# ---- how well a text can be predicted without a network
 
 SYNTHETIC = "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3"
 """SHA-256 of the synthetic text."""
@@ -185,23 +197,44 @@ SOURCE_LOSS = {
     256: 0.6788285239269224,
     512: 0.6704155088228798,
 }
-"""Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text, by
-`papers/embedding-norm/synthetic_text.py`. Of an endless text it is 0.66643."""
+"""Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text,
+computed by `papers/embedding-norm/synthetic_text.py`. The grammar's entropy rate is 0.66643."""
 
 
 def references(corpus: Corpus, block_size: int) -> dict[str, float]:
-    """Losses of a text, in nats per character, or per token where tokens are something else:
+    """Return losses that a text has without a network, in nats per character (or token):
 
-    unigram_entropy (of the training part: the least training loss without any context),
-    unigram_loss and bigram_loss (of the held-out part by counts of the training part, one added to
-    each; the latter for up to 4,096 tokens), uniform_loss (ln V), and of the synthetic text in
-    characters source_loss: the held-out loss of the source itself in windows of `block_size`, where
-    it is known. No model comes below it on average.
+    - unigram_entropy: of the training part. No model without context has a lower training loss;
+    - unigram_loss and bigram_loss: of the held-out part, by counts of the training part plus one.
+      bigram_loss only with up to 4,096 tokens;
+    - uniform_loss: ln V;
+    - source_loss, of the synthetic text in characters: the held-out loss of the grammar that wrote
+      it, in windows of `block_size`. No model has a lower one on average.
+
+    Counting a long text takes a while, so it is counted once for all runs.
     """
+    asked = [made_of(corpus, corpus.train), MAX_PAIRS]
+    _, losses = cached("references", corpus.name, asked, lambda _: _gram_losses(corpus))
+    is_synthetic = corpus.sha256 == SYNTHETIC and corpus.unit == "characters"
+    if is_synthetic and block_size in SOURCE_LOSS:
+        losses = losses | {"source_loss": SOURCE_LOSS[block_size]}
+    return losses
+
+
+def symbol_counts(ids: Ids, size: int) -> NDArray[np.int64]:
+    """Count each of `size` symbols in ids (n,), which may be larger than memory: (size,)."""
+    counts = np.zeros(size, np.int64)
+    for start in range(0, len(ids), SLICE):
+        counts += np.bincount(ids[start : start + SLICE], minlength=size)
+    return counts
+
+
+def _gram_losses(corpus: Corpus) -> dict[str, float]:
+    """Return the losses of `references` that follow from counts of symbols and pairs of them."""
     train = corpus.train
     before, predicted = (ids.numpy() for ids in corpus.predictions)
     n = corpus.vocab_size
-    counts = np.bincount(train, minlength=n)
+    counts = symbol_counts(train, n)
     shares = counts[counts > 0] / len(train)
     unigram = np.log((counts + 1) / (len(train) + n))
     losses = {
@@ -210,12 +243,10 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
         "uniform_loss": float(np.log(n)),
     }
     if n * n <= MAX_PAIRS:
-        ids = train.astype(np.int64)
-        counts = np.bincount(ids[:-1] * n + ids[1:], minlength=n * n)
-        pairs = counts.reshape(n, n) + 1
+        pairs = np.ones((n, n), np.int64)  # each pair has been seen once more than it was
+        for start in range(0, len(train) - 1, SLICE):
+            ids = train[start : start + SLICE + 1].astype(np.int64)  # with the next slice's first
+            pairs += np.bincount(ids[:-1] * n + ids[1:], minlength=n * n).reshape(n, n)
         bigram = np.log(pairs / pairs.sum(1)[:, None])
         losses["bigram_loss"] = float(-bigram[before, predicted].mean())
-    of_source = corpus.sha256 == SYNTHETIC and corpus.unit == "characters"
-    if of_source and block_size in SOURCE_LOSS:
-        losses["source_loss"] = SOURCE_LOSS[block_size]
     return losses

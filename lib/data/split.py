@@ -1,7 +1,7 @@
-"""Which text is held out: a share of every document, file and source, not the end of the whole.
+"""Which text is held out: about a tenth of every source, not the end of everything.
 
-Documents are held out whole, about every tenth. A long text is held out by its tail. The split
-depends only on what is read and its order: not on the tokenizer, the machine, or files' times.
+Of documents about every tenth is held out, whole. Of a long text the last tenth is. The split
+depends only on the texts and their order: not on the tokenizer, the machine, or files' times.
 """
 
 import re
@@ -15,22 +15,24 @@ from lib.config.schema import TRAIN_SHARE
 
 PARTS = ("train", "dev", "test")
 _STEP = 19
-"""Documents from one of dev to the next, and from one of test to the next. It is prime, so that
-both meet all of two, three or more sources that documents come from by turns."""
+"""Every 19th document belongs to dev, and every 19th to test. It is prime: if documents come from
+two or three sources by turns, a step that is a multiple of two or three would always meet the same
+source."""
 FEWEST = _STEP // 2 + 2
-"""Documents of which dev and test get one each."""
+"""The fewest documents that can be split: dev and test then have one each."""
 SHORT = 10 * 256
-"""Characters: a file below these ten blocks of 256 is one document."""
+"""Characters. A shorter file is held out whole or not at all, like a document."""
 _LEAST_OF_SOURCE = 1024
 _LEAST_OF_TEXT = 4096
-"""Characters that are measured of each, where it has them: of too many, some are left out."""
+"""Characters that are measured of a source, and of a text, at least (or all it has). If there are
+too many for that, some of them are not measured."""
 
 Lengths = NDArray[np.int64]
 Names = NDArray[np.str_]
 
 
 class Piece(NamedTuple):
-    """What a part has of a text: all of it, or its beginning, middle or end."""
+    """The text that a part (train, dev, test) has of a file: all of it, or a stretch."""
 
     part: str
     file: str
@@ -38,8 +40,8 @@ class Piece(NamedTuple):
 
 
 def parts_of(n: int) -> Names:
-    """Return the part of each of `n` documents, (n,): dev has the first, test the eleventh, and
-    then each every 19th."""
+    """Return the part of each of `n` documents, (n,). Dev has the first and then every 19th, test
+    the eleventh and then every 19th."""
     parts = np.full(n, "train")
     parts[::_STEP] = "dev"
     parts[FEWEST - 1 :: _STEP] = "test"
@@ -47,8 +49,9 @@ def parts_of(n: int) -> Names:
 
 
 def nearest_end(text: str, share: float, low: float, high: float) -> int:
-    """Return the length of the beginning of a text that ends at the blank line (else the line end)
-    nearest to a share of it, between two other shares; without any, at that share itself."""
+    """Return where to cut a text: after the blank line that is nearest to a `share` of its length.
+    Without a blank line between the shares `low` and `high`, cut after a line end; without that,
+    exactly at `share`."""
     wanted = share * len(text)
     for boundary in (r"\n\n+", r"\n"):
         ends = [match.end() for match in re.finditer(boundary, text)]
@@ -59,8 +62,8 @@ def nearest_end(text: str, share: float, low: float, high: float) -> int:
 
 
 def split_text(text: str, cut: int) -> dict[str, str]:
-    """Split one text: the training part up to `cut`, then dev to the blank line (else the line end)
-    nearest to the middle of the rest, then test."""
+    """Split one text: the training part up to `cut`; the rest, near its middle, into dev and
+    test."""
     middle = cut + nearest_end(text[cut:], 0.5, 0.25, 0.75)
     return {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
 
@@ -68,12 +71,12 @@ def split_text(text: str, cut: int) -> dict[str, str]:
 def split_texts(
     documents: list[tuple[str, str]], *, are_documents: bool
 ) -> tuple[list[Piece], str]:
-    """Split several texts, each behind the name of its file; return what each part has of them, in
-    their order, and in words what is held out.
+    """Split several texts, given as (name of file, text). Return pieces, in the order of the texts,
+    and in words what is held out.
 
-    Documents, and files shorter than `SHORT`, are held out whole, as `parts_of` says. Longer files,
-    and all texts where too few are whole, are cut each by itself, about a tenth from the end: at a
-    blank line, else a line end; a file with neither there is cut amid a line.
+    Documents, and files shorter than `SHORT`, stay whole: `parts_of` says which part each belongs
+    to. Longer files are cut one by one, near the start of their last tenth (see `nearest_end`). If
+    there are fewer than `FEWEST` whole ones, these are cut as well.
     """
     whole = [i for i, (_, text) in enumerate(documents) if are_documents or len(text) < SHORT]
     if len(whole) < FEWEST:
@@ -99,8 +102,8 @@ def split_texts(
 
 
 def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
-    """Return in words how many documents of these `lengths` are held out, and how much of their
-    text, which is more than a tenth if a long one is among them."""
+    """Return in words how many documents of these `lengths` are held out, and how much text that
+    is: more than a tenth if a long one is among them."""
     n = len(lengths)
     trained = parts_of(n) == "train"
     share = 1 - lengths[trained].sum() / lengths.sum()
@@ -108,8 +111,8 @@ def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
 
 
 def but_none_of(parts: Names, sources: Sequence[str]) -> str:
-    """Return in words the sources (a file of documents, a folder of texts) of which nothing is held
-    out, because they have too few documents."""
+    """Return in words the sources (a file of documents, or a folder of texts) of which nothing is
+    held out, because they have too few documents; "" if there are none."""
     held_out = {source for source, part in zip(sources, parts, strict=True) if part != "train"}
     missing = sorted({*sources} - held_out)
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -117,28 +120,36 @@ def but_none_of(parts: Names, sources: Sequence[str]) -> str:
 
 
 def measured(parts: Names, lengths: Lengths, sources: Sequence[str], most: int) -> Lengths:
-    """Return how many characters are kept of texts of these lengths, (n,): of dev and of test
-    `most`, shared out first over their sources, so that each is measured, then over the texts of
-    each. Each takes a blank line more."""
+    """Return how many characters to keep of each text, (n,), so that dev and test have no more than
+    `most` each. Texts of the training part are kept whole.
+
+    The characters are shared out over the sources, so that each is measured, and then over the
+    texts of each source. A text takes two more than its length: a blank line ends it.
+    """
     kept = lengths.copy()
     for part in ("dev", "test"):
         texts = np.flatnonzero(parts == part).tolist()
         wanted = lengths[texts] + 2
-        names, of = np.unique([sources[i] for i in texts], return_inverse=True)
-        totals = np.bincount(of, wanted, len(names)).astype(np.int64)
+        names, source_of = np.unique([sources[i] for i in texts], return_inverse=True)
+        totals = np.bincount(source_of, wanted, len(names)).astype(np.int64)
         for source, share in enumerate(_share_out(totals, most, _LEAST_OF_SOURCE).tolist()):
-            own = of == source
+            own = source_of == source
             given = _share_out(wanted[own], share, _LEAST_OF_TEXT)
             kept[np.array(texts)[own]] = (given - 2).clip(min=0)
     return kept
 
 
 def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
-    """Share out `most`, as equally as can be, among as many as can have `least` or all they want:
-    evenly spread ones, by multiples of the golden ratio, which no period of theirs can match."""
+    """Share out `most` characters as equally as possible; none gets more than it wants, (n,).
+
+    If not all can have `least` (or all they want), some get nothing. Those that are chosen are
+    spread evenly: they are taken in the order of i · φ mod 1 (φ: the golden ratio). A fixed step
+    could keep meeting the same kind, if kinds alternate.
+    """
     order = np.argsort(np.arange(len(wanted)) * 0.6180339887498949 % 1, kind="stable")
     enough = int(np.searchsorted(np.minimum(wanted[order], least).cumsum(), most)) + 1
-    chosen = sorted(order[:enough].tolist(), key=lambda i: int(wanted[i]))  # the short ones first
+    # The short ones first: what they do not need is left for the longer ones.
+    chosen = sorted(order[:enough].tolist(), key=lambda i: int(wanted[i]))
     given = np.zeros_like(wanted)
     left = most
     for place, i in enumerate(chosen):
@@ -148,7 +159,7 @@ def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
 
 
 def beginning(text: str, length: int) -> str:
-    """Cut a text to `length` characters, or to the last line end in the second half of them."""
+    """Cut a text to at most `length` characters, if possible at a line end in their second half."""
     if len(text) <= length:
         return text
     end = text.rfind("\n", length // 2, length)

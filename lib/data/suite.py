@@ -1,44 +1,51 @@
-"""The character task suite: multiple-choice questions made of held-out text, and its files.
+"""The suite: multiple-choice questions made of held-out text, and their files.
 
-A question shows a continuation and some places in the text, and asks which place it follows.
-Questions come in sets: the places are the same, and each is right once. So no place is likelier to
-be right for what it says by itself; and as it is the same continuation that is scored at each
-place, a model gains and loses nothing by a bias for some continuations.
+A question shows a continuation and two or four places in the text, and asks which place it follows.
+A model answers by the place after which the continuation is likeliest.
 
-Questions come from *test* and the solved examples of few-shot prompts from *dev*. The leakage
-filter drops every line that also stands in the training part or shares a 24-gram with it, and
-every place that does together with what follows it. The suite depends only on the corpus, its
-tokenizer, the number of items, the block size and the names of the tasks: the same corpus gives
-the same suite anywhere, whatever share of it is trained on.
+Two biases could give a model points that say nothing. Some places look right by themselves; so
+questions come in sets that show the same places, and each place is right in one of them. Some
+continuations are likely anywhere; but all choices of a question have the same continuation.
+
+Questions come from *test*, and the solved examples of few-shot prompts from *dev*. The leakage
+filter drops a line that is also in the training part or shares 24 characters in a row with it, and
+a place for which that is true together with its continuation.
+
+The suite depends only on the corpus, its tokenizer, the number of items, the block size and the
+names of the tasks. So the same corpus gives the same suite everywhere, whatever share of it is
+trained on.
 """
 
 import hashlib
 import json
 import math
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from lib.config.provenance import imported_code
 from lib.config.schema import digest
 from lib.config.yaml import Json
+from lib.data.cache import cached
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Line
 from lib.data.text import Corpus
+from lib.data.tokens import Ids
 
 INSTALL = "pip install lm_eval==0.4.13"
-"""What brings the LM-Eval harness, which a stock image lacks."""
+"""Installs the LM-Eval harness, which Kaggle's images lack."""
 MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
 MAX_SHOTS = 2
 MAX_TRIES = 20
-"""Unfinished sets that are tried for a place before it begins another."""
+"""How many unfinished sets a place is tried in, before it starts a set of its own."""
 DELIMITER = "\n"
-"""Stands after each solved example of a few-shot prompt."""
+"""Text after each solved example of a few-shot prompt."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +64,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Task:
-    """The questions of one rule, set by set, in an order that was drawn once."""
+    """The questions of one rule, set by set, in a random order that is always the same."""
 
     name: str
     items: list[Item]
     exemplars: list[Item]
     shots: list[int]
-    """Solved examples before a question: 0, and the most of 1 and 2 that `block_size` holds."""
+    """Numbers of solved examples to ask with: 0, and 1 or 2 (as many as `block_size` holds)."""
 
 
 @dataclass(frozen=True)
 class Suite:
     tasks: list[Task] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Task, or task and number of shots, that is left out → why."""
+    """Name of a task, or of a task with a number of shots → why it is left out."""
 
     @property
     def hash(self) -> str:
@@ -81,9 +88,10 @@ class Suite:
 def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> Suite:
     """Make the suite of a corpus for models that read `block_size` characters.
 
-    `items_per_task` is the most questions of one task, in whole sets; None takes all there are, 0
-    makes no suite. A smaller suite is the beginning of a larger one. Tasks for which the corpus or
-    `block_size` is too small are left out by name, never shortened.
+    `items_per_task` is the most questions of one task; None takes all there are, 0 makes no suite.
+    Sets stay whole, and a smaller suite is the beginning of a larger one. A task for which the
+    corpus or `block_size` is too small is left out, and named in `left_out`; contexts are never
+    shortened.
     """
     suite = Suite()
     train = corpus.training_text
@@ -105,11 +113,12 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             continue
         if items_per_task is not None:
             items = items[: items_per_task // n_choices * n_choices]
+        # Solved examples are no longer than the median: long ones leave no room for a question.
         typical = np.median([_length(corpus, item.text) for item in examples] or [0])
         short = [item for item in examples if _length(corpus, item.text) <= typical]
         exemplars = short[:MAX_SHOTS]
-        needed = _prompt_lengths(corpus, items, exemplars)
-        shots = sum(length <= block_size for length in needed) - 1
+        needed = _prompt_lengths(corpus, items, exemplars)  # with 0, 1, … shots: increasing
+        shots = sum(length <= block_size for length in needed) - 1  # -1: not even a question fits
         for number in range(shots + 1, MAX_SHOTS + 1):
             reason = "too few examples in dev"
             if number < len(needed):
@@ -121,20 +130,22 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
 
 
 def _usable_lines(text: str, lexicon: Lexicon) -> list[Line]:
-    """List the lines of a text, whose passages are parted by blank lines. Speakers' names, lines
-    that leak, and the first and last line, which the split may have cut, are not usable."""
+    """List the lines of a text that questions may show. Left out are names of speakers ("ROMEO:"),
+    lines that leak, and the first and last line, which the split may have cut. Blank lines separate
+    passages."""
     lines = [line for line in text.split("\n") if not line or line.strip()]
     full = [i for i, line in enumerate(lines) if line]
     inner = [i for i in full[1:-1] if not lines[i].endswith(":")]
     usable = [i for i in inner if not lexicon.leaks(lines[i])]
-    shown = set(usable)
-    lines.append("")  # after the last line there is none
-    return [Line(lines[i], lines[i + 1], i + 1 in shown) for i in usable]
+    is_usable = set(usable)
+    lines.append("")  # what follows the last line
+    return [Line(lines[i], lines[i + 1], i + 1 in is_usable) for i in usable]
 
 
 def _items(name: str, seed: str, lines: list[Line], lexicon: Lexicon) -> list[Item]:
-    """Make all questions of a task, set by set: a question for each place of a set, about what
-    follows there, and all places to choose from. Sets, places and questions are in random order."""
+    """Make all questions of a task, set by set. A set of n places gives n questions: after which of
+    the n places the continuation of one of them belongs. Sets, places and questions are in random
+    order."""
     key = hashlib.sha256(seed.encode()).digest()
     generator = np.random.default_rng(int.from_bytes(key[:8], "big"))
     candidates: dict[str, Candidate] = {}
@@ -152,14 +163,18 @@ def _items(name: str, seed: str, lines: list[Line], lexicon: Lexicon) -> list[It
 
 
 def _sets(places: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
-    """Put places of one kind together, `size` at a time, so that what follows at one is right at no
-    other. Those that find no company are left out."""
-    waiting: dict[str, list[list[Candidate]]] = defaultdict(list)
+    """Put places of one kind into sets of `size`, so that the continuation of each place is wrong
+    at all others. Places whose set never fills up are left out."""
+    unfinished: dict[str, list[list[Candidate]]] = defaultdict(list)  # by kind
     for place in places:
-        started = waiting[place.kind]
-        fit = (tried for tried in started[:MAX_TRIES] if all(_apart(place, one) for one in tried))
-        members = next(fit, [])
-        if not members:
+        started = unfinished[place.kind]
+        fitting = (
+            members
+            for members in started[:MAX_TRIES]
+            if all(_apart(place, member) for member in members)
+        )
+        members = next(fitting, [])
+        if not members:  # a new set
             started.append(members)
         members.append(place)
         if len(members) == size:
@@ -168,20 +183,20 @@ def _sets(places: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
 
 
 def _apart(one: Candidate, other: Candidate) -> bool:
-    """Return whether what follows at one place is wrong at the other, and the other way round."""
+    """Return whether the continuation of each place is wrong at the other one."""
     same = one.context == other.context or one.answer == other.answer
     return not (same or one.answer in other.fits or other.answer in one.fits)
 
 
 def _length(corpus: Corpus, text: str) -> int:
-    """Return how many tokens a text takes at the most, whatever the tokenizer has learned: as many
-    as it has characters, or bytes."""
+    """Return the most tokens that a text can take: its characters, or with any other tokenizer its
+    bytes. So the suite does not depend on the merges that a tokenizer has learned."""
     return len(text) if corpus.unit == "characters" else len(text.encode())
 
 
 def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) -> list[int]:
-    """Count the positions that the longest question takes after 0, 1, … solved examples; its last
-    token is predicted, never read."""
+    """Count the positions that the longest question needs after 0, 1, … solved examples. Its last
+    token is predicted and never read, so it needs none."""
     texts = {context + item.continuation for item in items for context in item.contexts}
     longest = max(_length(corpus, text) for text in texts)
     before = [_length(corpus, example.text + DELIMITER) for example in exemplars]
@@ -192,24 +207,42 @@ def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) ->
 
 
 def has_harness() -> bool:
-    """Return whether the LM-Eval harness is here, without importing it, which takes seconds."""
+    """Return whether the LM-Eval harness is installed. (Importing it would take seconds.)"""
     return find_spec("lm_eval") is not None
 
 
-def prepare_suite(
-    corpus: Corpus, items: int | None, block_size: int, suites: Path
-) -> tuple[Path, Json]:
-    """Write the suite of this corpus to a folder below `suites`, whatever was there; return the
-    folder, and what is to be known of the suite.
+def made_of(corpus: Corpus, train: Ids) -> list[Any]:
+    """Return what decides the numbers and questions that are made of a corpus: its text and
+    tokenizer, how much of each part is read (of the training part, `train`), and the code."""
+    code = {
+        name: sha256
+        for name, sha256 in imported_code().items()
+        if name.startswith("lib/data/") or name == "lib/config/schema.py"
+    }
+    lengths = [len(train), len(corpus.dev), len(corpus.test)]
+    return [corpus.sha256, corpus.tokenizer.sha256, corpus.unit, lengths, code]
 
-    Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
-    average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
+
+def prepare_suite(corpus: Corpus, items: int | None, block_size: int) -> tuple[Path, Json]:
+    """Return the folder of a corpus's suite as the harness reads it, and a description of it. It is
+    built once, and then read by all runs."""
+
+    def make(folder: Path) -> Json:
+        return _write_suite(build_suite(corpus, items, block_size), folder)
+
+    # Whatever fraction of the training part is trained on, all of it is searched.
+    asked = [made_of(corpus, corpus.whole.parts["train"]), items, block_size]
+    folder, described = cached("suites", corpus.name, asked, make)
+    return folder, described | {"corpus_sha256": corpus.sha256, "block_size": block_size}
+
+
+def _write_suite(suite: Suite, folder: Path) -> Json:
+    """Write a suite to a folder, and describe it.
+
+    Each task has its items and exemplars as JSON lines, and one YAML per number of shots. Two
+    groups average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
     `macro_few_shot` with each task at its largest number of shots.
     """
-    suite = build_suite(corpus, items, block_size)
-    folder = suites / f"{corpus.name}-{block_size}-{suite.hash[:12]}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     groups: dict[str, list[str]] = defaultdict(list)
     files: dict[str, Json] = {}
     for task in suite.tasks:
@@ -225,14 +258,11 @@ def prepare_suite(
         files[group] = {"group": group, "task": members, "aggregate_metric_list": [accuracy]}
     for name, content in files.items():
         (folder / f"{name}.yaml").write_text(json.dumps(content, indent=1), "utf-8")  # JSON is YAML
-    described = {
+    return {
         "hash": suite.hash,
-        "corpus_sha256": corpus.sha256,
-        "block_size": block_size,
         "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
-    return folder, described
 
 
 def _described(task: Task) -> Json:

@@ -1,10 +1,7 @@
-"""The character tasks: what each asks.
+"""The tasks of the suite. Each is a rule that finds places in held-out text, and the continuation
+(`answer`) of each place. `lib.data.suite` makes questions of them.
 
-A rule finds places in held-out text, and what follows at each. The suite asks of a set of such
-places which one a continuation follows. Each place is right once, so that whatever is said of a
-place alone, or of a continuation alone, is right as often as chance.
-
-To add a task, write its rule and name it in `RULES`.
+To add a task, write its rule and name it in `RULES`. Its docstring is shown in 01_data.
 """
 
 import re
@@ -16,9 +13,9 @@ from itertools import pairwise
 from lib.config.schema import GRAM
 
 CONTEXT = 24
-"""Most characters of a context. With it two solved examples and a question fit in 128."""
+"""Most characters of a context. Two solved examples and a question then fit in 128 characters."""
 BEGINNING = 12
-"""Characters of a line's beginning in `next_line`."""
+"""How many characters of a line `next_line` asks for."""
 
 _LETTERS = r"[^\W\d_]"
 _WORD = re.compile(rf"(?<![\w'’-]){_LETTERS}+(?![\w'’-])")
@@ -27,33 +24,34 @@ _LAST_WORD = re.compile(rf" ({_LETTERS}+)([^\w\s]?)$")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place in a text that a question may ask: what stands before it, and what follows there.
+    """A place in a text that a question may ask about: the text before it, and its continuation.
 
-    What all answers of a task begin with belongs to the context: after a line that ends a sentence
-    any line break is likely, and so would that be which ends no turn.
+    If all answers of a task begin with the same character, that belongs to the context. Otherwise
+    its likelihood would count, which says nothing about the answer: `turn_end` compares what comes
+    after a line break, not how likely the line break itself is.
     """
 
     context: str
     answer: str
     kind: str = ""
-    """Only places of one kind are asked about together."""
+    """Only places of the same kind are put into one question."""
     fits: frozenset[str] = frozenset()
-    """Answers of other places that would be right here too, and so are never asked beside it."""
+    """Other answers that would be right here. Their places are never put into the same question."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of held-out text, and what follows it: a line, or "" at the end of a passage, which is
-    a turn of a play, a paragraph."""
+    """A line of held-out text, and the line after it. That is "" at the end of a passage: a turn of
+    a play, or a paragraph."""
 
     text: str
     after: str
     after_usable: bool
-    """Whether a question may show what follows it, too."""
+    """Whether a question may also show the line after it."""
 
 
 def windows(text: str, length: int) -> list[str]:
-    """List every stretch of a text of so many characters."""
+    """List all substrings of a text that have this length."""
     return [text[i : i + length] for i in range(len(text) - length + 1)]
 
 
@@ -76,8 +74,8 @@ Rule = Callable[[list[Line], Lexicon], Candidates]
 
 
 def word_order(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """Where in a line a word stands: after which of four of the line's beginnings. The first word
-    of a line and the last are not asked."""
+    """Where in a line a word belongs: after which of four beginnings of that line. The first and
+    the last word of a line are not asked."""
     for line in lines:
         for start, end in pairwise(blank.start() for blank in re.finditer(" ", line.text)):
             answer = line.text[start + 1 : end + 1]
@@ -85,8 +83,8 @@ def word_order(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def spelling(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """The second half of a word of five letters or more: which of four first halves it follows. All
-    end with the same letter, and with the others it makes no word."""
+    """The second half of a word of five letters or more: after which of four first halves it
+    belongs. All four end with the same letter, and only one of them makes a word with it."""
     halves: dict[str, set[str]] = defaultdict(set)
     for word in lexicon.words:
         for i in range(2, len(word)):
@@ -154,8 +152,8 @@ def agreement(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def turn_end(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """Where a passage ends: a blank line follows one of two lines, and the other is followed by
-    another line, of which the first character is asked."""
+    """Where a passage ends. One of two lines is followed by a blank line, the other one by a line
+    of text, and the first character of what follows is asked."""
     goes_on = lexicon.symbols - {"\n"}
     for line in lines:
         fits = goes_on if line.after else frozenset[str]()
@@ -163,8 +161,8 @@ def turn_end(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def line_break(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """Where verse breaks: a line break follows one of two places, and a blank follows the other,
-    both after a word and the same mark, far from the line's beginning."""
+    """Where verse breaks. One of two places is followed by a line break, the other one by a space.
+    Both are far from the beginning of their line, after a word or after the same mark."""
     for line in lines:
         for match in re.finditer(" |$", line.text):
             if match.start() >= CONTEXT:
@@ -198,7 +196,7 @@ N_CHOICES = {name: 4 for name in RULES} | {"agreement": 2, "turn_end": 2, "line_
 
 
 def _context(before: str) -> str:
-    """Cut to the last `CONTEXT` characters, from the beginning of a word where one begins."""
+    """Cut a context to its last `CONTEXT` characters, and there to the beginning of a word."""
     if len(before) <= CONTEXT:
         return before
     cut = before[-CONTEXT:]

@@ -1,7 +1,7 @@
-"""From a text to batches: find, verify, encode, split, draw.
+"""From a text to batches: find it, verify it, split it, encode it, draw windows.
 
-Any UTF-8 text works as a corpus, by path, and so do documents: a folder of texts, JSON lines or
-Parquet. `tinyshakespeare` and `synthetic` are known by name. Start reading at `load_corpus`.
+A corpus is the path of any UTF-8 text, or of documents: a folder of texts, JSON lines or Parquet.
+`tinyshakespeare` and `synthetic` are known by name. Start reading at `load_corpus`.
 """
 
 import bz2
@@ -37,9 +37,8 @@ if TYPE_CHECKING:  # it takes a second to import, and a sweep with nothing to do
 
 __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
-"""Characters of a corpus whose training part is searched for what it shares with others."""
-MAX_MEASURED = 2**16
-"""Characters that dev and test are cut to, each: the same text, whatever the tokenizer."""
+"""Characters. The training part of a longer corpus is not searched for what it shares with held-out
+text."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,19 @@ class Corpus:
 
     name: str
     sha256: str
-    """Of the text as `plain` gives it; of a folder or documents, of names and hashes of files."""
+    """Of the text after `plain`. Of a folder or documents: of the names and hashes of all files."""
     whole: Tokenized
     train: Ids
     """About nine tenths, cut to the configured fraction; (n,), in memory or memory-mapped."""
     dev: Ids
-    """Half of what is held out (see `lib.data.split`), cut to `MAX_MEASURED` characters; (n,),
+    """Half of what is held out (see `lib.data.split`), cut to `corpus.measured_characters`; (n,),
     int64. Choices are made here."""
     test: Ids
     """The other half, likewise. Results are reported here."""
     ends: dict[str, Lengths]
-    """Where the files end in train, dev and test: no window goes on from one file to the next. One
-    text ends once in each part, and so do documents, over which windows go on."""
+    """Part → the positions at which its files end. No window reaches from one file into the next.
+    A single text has one end in each part. So have documents: windows do reach from one document
+    into the next."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -67,7 +67,7 @@ class Corpus:
 
     @property
     def symbols(self) -> Sequence[str]:
-        """What each id stands for; of characters, the vocabulary in one string, sorted."""
+        """The symbol of each id. With characters it is one string, sorted."""
         return self.tokenizer.symbols
 
     @property
@@ -81,7 +81,7 @@ class Corpus:
 
     @property
     def unit(self) -> str:
-        """What is counted: characters or tokens."""
+        """What an id is called in tables: characters or tokens."""
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
@@ -93,7 +93,9 @@ class Corpus:
 
     @property
     def heldout_texts(self) -> "list[Tensor]":
-        """Dev and test as they are scored: file by file, and anything else as one text."""
+        """Dev and test as they are scored. Of a folder read in characters, each file is a text;
+        otherwise dev and test together are one."""
+
         import torch
 
         if not self.whole.lengths:
@@ -106,8 +108,9 @@ class Corpus:
 
     @property
     def predictions(self) -> "tuple[Tensor, Tensor]":
-        """Dev and test as pairs of neighbours, (n,) each: what stands before, and what is
-        predicted."""
+        """All predictions in dev and test: the id before, and the id that is predicted, (n,)
+        each."""
+
         import torch
 
         texts = self.heldout_texts
@@ -116,15 +119,15 @@ class Corpus:
 
     @property
     def training_text(self) -> str:
-        """The training part, whatever fraction is trained on; "" where it is too long to be
+        """The whole training part, whatever fraction is trained on. "" if it is too long to be
         searched."""
         short = self.whole.n_characters <= MAX_SEARCHED
         return self.decode(self.whole.parts["train"]) if short else ""
 
     @property
     def beginning(self) -> "Tensor":
-        """The id that stands before a text without context, (1,): the end of the document before,
-        or a line break, or where there is none what the training part begins with."""
+        """The id that a text without context starts from, (1,): the end of a document; for a corpus
+        without documents a line break; if it has none, the first id of the training part."""
         if self.whole.has_documents:
             import torch
 
@@ -135,11 +138,11 @@ class Corpus:
         """Map a text to ids (n,); CorpusError for a symbol that the tokenizer cannot write."""
         import torch
 
-        return torch.from_numpy(self.tokenizer.encode(text))
+        return torch.from_numpy(self.tokenizer.encode(text).astype(np.int64))
 
     def decode(self, ids: "Tensor | Ids") -> str:
         """Map ids (n,) back to text; the end of a document becomes a blank line."""
-        return self.tokenizer.decode(ids.tolist())
+        return self.tokenizer.decode(np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids))
 
     def require_length(self, block_size: int) -> None:
         """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
@@ -157,16 +160,17 @@ class Corpus:
 
 
 def load_corpus(config: CorpusConfig) -> Corpus:
-    """Find, verify, encode and split a corpus.
+    """Find, verify, split and encode a corpus.
 
-    Raises CorpusError when a known one cannot be had, or a file is no text or holds no documents,
-    is too short, is not UTF-8, or holds a symbol in its held-out part that training never sees.
+    Raises CorpusError if a known one cannot be downloaded; if a file is no text, has no documents,
+    is too short or is not UTF-8; or if the held-out part has a symbol that the training part lacks.
     """
     try:
         if config.source in KNOWN:
             return _one_text(config, config.source, _known_text(config.source))
         path = find(config.source)
-        if path is None or not (path.is_file() or path.is_dir()):  # a device may never end
+        # Neither: a device or a pipe, which may never end.
+        if path is None or not (path.is_file() or path.is_dir()):
             fault = f"is neither a text file, nor a folder, nor a known corpus ({', '.join(KNOWN)})"
             raise CorpusError(f"corpus.source: '{config.source}' {fault}; give a path")
         files = _document_files(path)
@@ -192,24 +196,24 @@ KNOWN = {
         "lib/data of the repository",
     ),
 }
-"""Name → its file, the SHA-256 of that, and from where it comes.
+"""Name → its file, the file's SHA-256, and its origin.
 
-`synthetic` is a play that a probabilistic grammar wrote. It stands beside this file, compressed;
-no suffix says so, as Kaggle unpacks what it knows. `papers/embedding-norm/synthetic_text.py` writes
-it again, and its exact entropy."""
+`synthetic` is a play that a probabilistic grammar wrote; `papers/embedding-norm/synthetic_text.py`
+writes it again, and computes its exact entropy. Its file is beside this one, compressed by bz2. It
+has no suffix `.bz2`, because Kaggle would unpack it."""
 
 
 def _known_text(name: str) -> bytes:
-    """Read a known text, which lies beside this file or where a corpus may lie, or else download it
-    to `data/`: pooch shows a progress bar, checks the hash and then moves it into place."""
+    """Read a known text: from beside this file, from a place for corpora, or after a download to
+    `data/` (pooch shows a progress bar, checks the hash, and then moves it into place)."""
     file_name, file_hash, url = KNOWN[name]
     folder = output_root() / "data"
     for path in [Path(__file__).with_name(file_name), *corpus_places(file_name)]:
-        if path.is_file() and sha256(path) == file_hash:  # another text may have its name
+        if path.is_file() and sha256(path) == file_hash:  # not another text of the same name
             data = path.read_bytes()
             return bz2.decompress(data) if name == "synthetic" else data
     try:
-        import pooch  # only here: a Kaggle kernel without internet never needs it
+        import pooch  # here, because Kaggle's images without internet may lack it
 
         pooch.get_logger().setLevel("WARNING")
         found = pooch.retrieve(url, file_hash, file_name, folder, progressbar=True)
@@ -223,17 +227,18 @@ def _known_text(name: str) -> bytes:
 
 
 def plain(text: str) -> str:
-    """End lines by line feeds alone, and take out byte-order marks."""
+    """Replace all line ends by line feeds, and remove byte-order marks."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
 
 
 def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
-    """Split a text: nine tenths to train on, then dev and test."""
+    """Split and encode a single text: the first nine tenths to train on, then dev and test."""
     try:
         text = plain(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         fault = f"{name}: not UTF-8 at byte {error.start:,}; unpack it, or convert it by iconv"
         raise CorpusError(fault) from None
+    del data  # a text may be large, and there are several copies of it below
     if len(text) < 20:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
     key = hashlib.sha256(text.encode()).hexdigest()
@@ -241,7 +246,9 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     held_out = "the last tenth"
     if config.tokenizer == "characters":
         parts = [Piece("train", name, texts["train"])]
-        parts += [Piece(part, name, texts[part][:MAX_MEASURED]) for part in ("dev", "test")]
+        parts += [
+            Piece(part, name, texts[part][: config.measured_characters]) for part in ("dev", "test")
+        ]
         return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
     def read() -> Iterator[tuple[str, str]]:
@@ -254,12 +261,12 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
 def _in_characters(
     parts: list[Piece], n_characters: int, held_out: str, *, are_files: bool = False
 ) -> Tokenized:
-    """Encode the texts of each part by characters, one after the other. Raises CorpusError for a
-    symbol that training never sees."""
+    """Join the texts of each part, and encode them by characters. Raises CorpusError, naming the
+    file, for a symbol that the training part lacks."""
     texts = {part: "".join(piece.text for piece in parts if piece.part == part) for part in PARTS}
     characters = Characters(texts["train"])
-    for _, file, text in parts:
-        unseen = sorted(set(text).difference(characters.symbols))
+    for part, file, text in parts:
+        unseen = [] if part == "train" else sorted(set(text).difference(characters.symbols))
         if unseen:
             raise CorpusError(
                 f"corpus.tokenizer: symbol {', '.join(map(repr, unseen[:5]))} was unseen in "
@@ -309,14 +316,14 @@ _READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
 
 
 def _suffix(file: Path) -> str:
-    """Return a file's suffix in lower case; of a link to no file its name."""
+    """Return a file's suffix in lower case; for a broken link its name."""
     return file.suffix.lower() if file.is_file() else file.name
 
 
 def _document_files(path: Path) -> list[Path]:
-    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
-    another file, which is one text. CorpusError for a folder that does not hold files of one kind,
-    or holds a link to another folder.
+    """List the files of a folder, or the one file of JSON lines or Parquet. The list is empty for
+    any other file, which is a single text. CorpusError for a folder with files of several kinds, or
+    with a link to another folder.
     """
     if path.is_file():
         return [path] if _suffix(path) in _READERS and _suffix(path) != ".txt" else []
@@ -334,27 +341,27 @@ def _document_files(path: Path) -> list[Path]:
 
 
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
-    """Split documents, or, read in characters, the texts of a folder: see `lib.data.split`.
+    """Split and encode documents, or a folder of texts: see `lib.data.split`.
 
-    In characters a blank line ends each document or file. No question of the suite reaches over
-    it, and no window reaches from one file to another. From one document to the next windows go on,
-    whatever the tokenizer: many are shorter than a window.
+    Read in characters, each document or file ends with a blank line, and no question of the suite
+    reaches across it. No window reaches from one file into another. Windows do reach from one
+    document into the next, because many documents are shorter than a window.
     """
     name = path.name
     are_files = _suffix(files[0]) == ".txt"
-    # A name that is no UTF-8 can be written all the same.
+    # File names may hold bytes that are no UTF-8; these are escaped.
     named = {
         os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
         for file in files
     }
-    # Of documents the source is their file, of texts their folder.
+    # Documents are held out by file, texts by folder.
     sources = {file: str(Path(file).parent) if are_files else file for file in named}
     key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
     if config.tokenizer == "characters":
         key = digest([key, config.tokenizer])
-        return _cut(
-            config, name, key, _documents_in_characters(name, named, sources, are_files=are_files)
-        )
+        most = config.measured_characters
+        whole = _documents_in_characters(name, most, named, sources, are_files=are_files)
+        return _cut(config, name, key, whole)
 
     def prepare() -> tuple[Texts, str]:
         found = []
@@ -367,7 +374,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
             raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
         lengths = np.array(sizes)
         parts = split.parts_of(n)
-        kept = split.measured(parts, lengths, found, MAX_MEASURED)
+        kept = split.measured(parts, lengths, found, config.measured_characters)
 
         def read() -> Iterator[tuple[str, str]]:
             for part, length, (_, text) in zip(parts, kept.tolist(), _read(named), strict=True):
@@ -376,14 +383,16 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
         return read, split.documents_held_out(lengths) + split.but_none_of(parts, found)
 
-    whole = tokenize(name, key, config.tokenizer, prepare, has_documents=True)
+    texts = digest([key, config.measured_characters])  # of held-out documents no more is tokenized
+    whole = tokenize(name, texts, config.tokenizer, prepare, has_documents=True)
     return _cut(config, name, key, whole)
 
 
 def _documents_in_characters(
-    name: str, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
+    name: str, most: int, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
 ) -> Tokenized:
-    """Split and encode documents by characters, or the texts of a folder."""
+    """Split documents, or the texts of a folder, and encode them by characters. Dev and test get
+    `most` characters each."""
     documents = list(_read(files))
     n = sum(len(text) for _, text in documents)
     if n < 20:
@@ -391,7 +400,7 @@ def _documents_in_characters(
     pieces, held_out = split.split_texts(documents, are_documents=not are_files)
     parts = np.array([piece.part for piece in pieces])
     lengths = np.array([len(piece.text) for piece in pieces])
-    kept = split.measured(parts, lengths, [piece.file for piece in pieces], MAX_MEASURED)
+    kept = split.measured(parts, lengths, [piece.file for piece in pieces], most)
     held_out += split.but_none_of(parts, [sources[piece.file] for piece in pieces])
     beginnings = [
         piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
@@ -402,7 +411,7 @@ def _documents_in_characters(
 
 
 def _text_hash(file: Path) -> str:
-    """Hash a file, without holding it in memory: of a text the `plain` one."""
+    """Hash a file without holding it in memory; of a text, hash what `plain` makes of it."""
     if _suffix(file) == ".parquet":
         return sha256(file)
     hashed = hashlib.sha256()
@@ -413,19 +422,19 @@ def _text_hash(file: Path) -> str:
 
 
 def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
-    """Yield the documents that are not empty, `plain`, each behind the name of its file, in order.
-    CorpusError, naming the file, for what cannot be read."""
+    """Yield all documents that are not empty, in order, as (name of the file, text after `plain`).
+    CorpusError, naming the file, for one that cannot be read."""
     for name, file in files.items():
         try:
-            # By its own reader: that of `datasets` takes a path for a pattern, and reads others.
+            # Not by `datasets`, which takes a path for a pattern, and may read other files.
             for text in _READERS[_suffix(file)](file):
                 if not isinstance(text, str):
                     raise ValueError("not every document has a 'text' that is one")
-                text.encode()  # half of a surrogate pair cannot be
+                text.encode()  # raises for half of a surrogate pair
                 text = plain(text)
                 if text:
                     yield name, text
-        except Exception as error:  # whatever a reader raises
+        except Exception as error:  # readers raise many kinds
             reason = " ".join(str(error).split())[:200]
             raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
 
@@ -434,8 +443,8 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
 
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
-    """Cut a tokenized corpus to what a run reads: the training part to the beginning of each file,
-    dev and test to the tokens that end within their first `MAX_MEASURED` characters."""
+    """Cut a tokenized corpus to what a run reads. Of the training part that is the first `fraction`
+    of each file; of dev and test, the tokens that end within the first `measured_characters`."""
     lengths = whole.lengths or {part: [len(ids)] for part, ids in whole.parts.items()}
     ends = {part: np.cumsum(of, dtype=np.int64) for part, of in lengths.items()}
     train = whole.parts["train"]
@@ -447,10 +456,10 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     ends["train"] = np.cumsum(kept, dtype=np.int64)
     heldout = []
     for part in ("dev", "test"):
-        # A character is written in four bytes at the most, and the end of a document adds a token.
-        ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
+        # At most five tokens per character: four bytes, and the end of a document.
+        ids = whole.parts[part][: 5 * config.measured_characters].astype(np.int64)
         characters = whole.tokenizer.characters[ids].cumsum()
-        n = np.searchsorted(characters, MAX_MEASURED, side="right")
+        n = np.searchsorted(characters, config.measured_characters, side="right")
         heldout.append(ids[:n])
         ends[part] = ends[part].clip(max=n)
     dev, test = heldout
@@ -461,24 +470,25 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
 
 
 def windows_before(ends: Lengths, block_size: int) -> Lengths:
-    """Count the windows of `block_size` and its targets that lie in one file, up to the end of each
-    file, (files,). `ends` are those of a part."""
+    """Count the windows (`block_size` ids and the one after) that lie within one file, cumulated
+    over the files of a part, which end at `ends`: (files,)."""
     return (np.diff(ends, prepend=0) - block_size).clip(min=0).cumsum()
 
 
 def window_starts(ends: Lengths, block_size: int, numbers: Lengths) -> Lengths:
-    """Return where the windows with these numbers start, of all that `windows_before` counts."""
+    """Number all windows that `windows_before` counts, 0, 1, …; return where those with these
+    numbers start."""
     before = windows_before(ends, block_size)
     file = np.searchsorted(before, numbers, side="right")
-    # The last window of a file starts `block_size` + 1 before its end.
+    # before[file] - 1 is the last window of the file, which starts at its end - block_size - 1.
     return ends[file] - block_size - (before[file] - numbers)
 
 
 def sample_batch(
     ids: Ids, ends: Lengths, batch_size: int, block_size: int, generator: "torch.Generator"
 ) -> "tuple[Tensor, Tensor]":
-    """Draw random windows of a part's ids (n,), each within one of the files that end at `ends`;
-    return inputs and next tokens, both (B, T)."""
+    """Draw random windows of a part's ids (n,), each within one of the files that end at `ends`.
+    Return inputs and targets, the next tokens: (B, T) each."""
     import torch
 
     n = int(windows_before(ends, block_size)[-1])
@@ -490,7 +500,7 @@ def sample_batch(
 
 
 def evenly_spaced_windows(ids: Ids, ends: Lengths, n: int, block_size: int) -> "Tensor":
-    """Join `n` windows, evenly spaced over all of a part's, into (n, T + 1)."""
+    """Return `n` windows of a part's ids, evenly spaced over all that it has: (n, T + 1)."""
     import torch
 
     last = windows_before(ends, block_size)[-1] - 1

@@ -25,7 +25,7 @@ from lib.config.paths import output_root
 from lib.config.plan import Plan
 from lib.config.schema import MIN_BPE, CorpusConfig, Machine, RunConfig
 from lib.config.study import Arm, Study
-from lib.data.suite import build_suite
+from lib.data.suite import prepare_suite
 from lib.data.text import Corpus, CorpusError
 from lib.data.tokens import BytePairs, learn, read_tokenizer
 from lib.record.archive import Record, require_recorded
@@ -57,7 +57,7 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
     if (n := study.evaluation.items_per_task) == 0:
         return corpora, []
     asked = {(config.corpus, config.model.block_size) for config in configs}
-    return corpora, sorted({build_suite(corpus_of(c), n, size).hash for c, size in asked})
+    return corpora, sorted({prepare_suite(corpus_of(c), n, size)[1]["hash"] for c, size in asked})
 
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:

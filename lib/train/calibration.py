@@ -1,4 +1,6 @@
-"""Calibration: do probabilities mean what they say? Which temperature would mend them?"""
+"""Calibration: of the predictions made with 80 % confidence, are 80 % right? Which temperature of
+the softmax would bring confidence and accuracy together?
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,29 +16,30 @@ from lib import results
 
 Array = NDArray[np.generic]
 ToLogits = Callable[[Tensor, Tensor], Iterable[tuple[Tensor, Tensor]]]
-"""As `GPT.logits_in_parts`: rows (N, C) and the symbols that follow them (N,) → parts of their
-logits (n, V) and symbols (n,)."""
+"""`GPT.logits_in_parts`: hidden (N, C) and targets (N,) → logits (n, V) and targets (n,) of a few
+rows at a time."""
 Rows = list[tuple[Tensor, Tensor]]
-"""Rows that logits are made of, and the right symbols, a batch at a time. Logits themselves would
-be gigabytes with 50,000 tokens."""
+"""By batch, inputs of the output projection (N, C), and targets (N,). The logits are computed again
+whenever they are needed: with 50,000 tokens all of them would be gigabytes."""
 N_BINS = 15
 """Bins of Guo et al. 2017 (arXiv 1706.04599)."""
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+"""Temperatures that 02_train lists."""
 FITTED_BETWEEN = (1 / 20, 20)
 NULL_REPETITIONS = 50
+"""Draws of right and wrong answers that `null_ece` averages over."""
 
 
 def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
-    """Return the temperature of the lowest loss on some rows (Guo et al. 2017, section 4.2),
-    searched in `FITTED_BETWEEN`. In the inverse temperature the loss is convex, so it has one
-    minimum."""
-    from scipy.optimize import minimize_scalar  # takes a while, spared to who trains alone
+    """Return the temperature in `FITTED_BETWEEN` at which the loss of these rows is lowest (Guo et
+    al. 2017, section 4.2). The loss is convex in the inverse temperature, so it has one minimum."""
+    from scipy.optimize import minimize_scalar  # here, because it is slow to import
 
     def loss(log_temperature: float) -> float:
         total = torch.zeros((), dtype=torch.float64)
         for hidden, targets in rows:
             for logits, target in to_logits(hidden, targets):
-                # In float64, because rounding would hide the bottom of a flat minimum.
+                # In float64: near the minimum, losses differ by less than float32 resolves.
                 tempered = logits.double() / math.exp(log_temperature)
                 total = total.to(logits.device) + F.cross_entropy(tempered, target, reduction="sum")
         return float(total)
@@ -50,20 +53,25 @@ def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
 def temper(
     to_logits: ToLogits, rows: Rows, temperatures: Iterable[float]
 ) -> dict[float, NDArray[np.float64]]:
-    """Return, by temperature, log-likelihood and confidence of each prediction, (2, n)."""
+    """Return for each temperature an array (2, n): log-likelihood of the right symbol, and
+    confidence (probability of the likeliest symbol), of each prediction."""
     found: dict[float, list[Tensor]] = {temperature: [] for temperature in temperatures}
     for hidden, targets in rows:
         for logits, target in to_logits(hidden, targets):
-            below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
-            right = below.gather(1, target[:, None])[:, 0].double()
+            shifted = logits - logits.amax(dim=-1, keepdim=True)  # so the largest is 0
+            right = shifted.gather(1, target[:, None])[:, 0].double()
             for temperature, parts in found.items():
-                total = (below / temperature).exp().sum(dim=-1, dtype=torch.float64)
+                # The softmax's denominator; its largest numerator is exp(0) = 1.
+                total = (shifted / temperature).exp().sum(dim=-1, dtype=torch.float64)
                 parts.append(torch.stack([right / temperature - total.log(), 1 / total]))
-    return {of: torch.cat(parts, dim=-1).cpu().numpy() for of, parts in found.items()}
+    return {
+        temperature: torch.cat(parts, dim=-1).cpu().numpy() for temperature, parts in found.items()
+    }
 
 
 def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> NDArray[np.int64]:
-    """Return the bin of each prediction (N,): by rising confidence, each holds as many (± 1)."""
+    """Return the bin of each prediction (N,). Bins are in order of confidence, and all hold the
+    same number of predictions (± 1)."""
     bins = np.empty(len(confidence), dtype=np.int64)
     order = np.argsort(confidence, kind="stable")
     for number, members in enumerate(np.array_split(order, n_bins)):
@@ -72,18 +80,18 @@ def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> NDArray[np.int64
 
 
 def equal_width_bins(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the bin of each prediction (N,): equal intervals of confidence, open to the left as in
-    Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
+    """Return the bin of each prediction (N,). Bins are intervals of confidence, as in Guo et al.
+    2017: (0, 1/15], (1/15, 2/15], …"""
     bins = np.ceil(confidence * N_BINS).astype(np.int64) - 1
     return bins.clip(0, N_BINS - 1)
 
 
 def reliability(confidence: Array, correct: Array, bins: NDArray[np.int64]) -> pd.DataFrame:
-    """Return one row per occupied bin: bin, n, and the sums of confidence and of correct
-    predictions."""
+    """Return a row per bin that is not empty: bin, n, and the sums over its predictions of
+    confidence and of correct."""
     n = np.bincount(bins)
     table = pd.DataFrame({"bin": np.arange(len(n)), "n": n})
-    table["confidence"] = np.bincount(bins, confidence)
+    table["confidence"] = np.bincount(bins, confidence)  # bincount sums its weights
     table["correct"] = np.bincount(bins, correct).astype(int)
     return table[n > 0].reset_index(drop=True)
 
@@ -91,8 +99,8 @@ def reliability(confidence: Array, correct: Array, bins: NDArray[np.int64]) -> p
 def null_ece(
     confidence: NDArray[np.float64], bins: NDArray[np.int64], generator: np.random.Generator
 ) -> float:
-    """Return the ECE that a *perfectly calibrated* predictor with these confidences would show on
-    average: finite bins are noisy."""
+    """Return the mean ECE of a *perfectly calibrated* predictor with these confidences. It is above
+    0, because in a bin of finite size accuracy differs from confidence by chance."""
     values = []
     for _ in range(NULL_REPETITIONS):
         correct = generator.random(len(confidence)) < confidence
@@ -109,31 +117,35 @@ def calibrate(
     n_dev: int,
     generator: np.random.Generator,
 ) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """Measure calibration of held-out predictions, (N,) each, that were made of `rows`. The first
-    `n_dev` are dev's. Return
+    """Measure the calibration of held-out predictions: confidence and correct (N,), and the rows
+    from which they were made. The first `n_dev` predictions are dev's, the others test's. Return
 
-    - measures that bins do not tell: ece_null over all held-out characters; temperature, fitted on
-      dev; nll_test_tempered, the test loss at that temperature;
-    - `reliability` by each of `lib.results.BINNINGS`, one below the other;
-    - test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins).
+    - measures that cannot be computed from bins: ece_null over all held-out characters;
+      temperature, fitted on dev; nll_test_tempered, the test loss at that temperature;
+    - a table of bins: `reliability` for each of `lib.results.BINNINGS`;
+    - a table of test at fixed temperatures and the fitted one: temperature, nll and ece
+      (equal-mass bins).
     """
+    # Split the batches between dev and test.
     dev: Rows = []
     test: Rows = []
-    before = 0
+    n_before = 0
     for hidden, targets in rows:
-        left = n_dev - before
-        if left > 0:
-            dev.append((hidden[:left], targets[:left]))
-        if left < len(targets):
-            test.append((hidden, targets))  # of a batch that begins in dev all is read
-        before += len(targets)
+        n_of_dev = n_dev - n_before  # in this batch and the ones after it
+        if n_of_dev > 0:
+            dev.append((hidden[:n_of_dev], targets[:n_of_dev]))
+        if n_of_dev < len(targets):
+            # A batch that has predictions of both is kept whole. Those of dev are dropped below.
+            test.append((hidden, targets))
+        n_before += len(targets)
+
     fitted = fit_temperature(to_logits, dev)
     n_test = len(correct) - n_dev
     of_test: dict[float, pd.DataFrame] = {}  # by temperature
     nll: dict[float, float] = {}
     tempered = temper(to_logits, test, sorted({*TEMPERATURES, fitted}))
-    for temperature, of_rows in tempered.items():
-        log_likelihood, sure = of_rows[:, -n_test:]
+    for temperature, both in tempered.items():
+        log_likelihood, sure = both[:, -n_test:]
         nll[temperature] = -float(log_likelihood.mean())
         of_test[temperature] = reliability(sure, correct[n_dev:], equal_mass_bins(sure))
     temperatures = pd.DataFrame(

@@ -1,8 +1,8 @@
-"""Write and read checkpoints of one run; read a finished run's model back from them.
+"""Write and read the checkpoints of a run; load the model of a finished run.
 
-A checkpoint is one file, `step-0000000100-<hash>.pt`, named by the SHA-256 of its content once it
-is on the disk. The last two are kept. If one is damaged, a line names it, and training continues
-from the one before.
+A checkpoint is one file, `step-0000000100-<hash>.pt`. Its name holds the SHA-256 of its content, so
+damage is noticed. The last two are kept: if the last one is damaged, a line says so, and training
+continues from the one before.
 """
 
 import hashlib
@@ -25,14 +25,15 @@ from lib.train.model import GPT, weights_digest
 
 
 def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
-    """Return the folder, inside a run's, for checkpoints of exactly this experiment."""
+    """Return the folder of a run's checkpoints. After a change of code or parameters it is another
+    one, so that no run continues from weights that were trained otherwise."""
     return folder / "checkpoints" / provenance.identity[:16]
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove all but the last two. `state` is all that a run needs to
-    continue as if it had never stopped, among it `step`, and `model`, the weights."""
-    for leftover in folder.glob(".*"):  # of a process that was killed
+    """Write a checkpoint, and remove all but the last two. `state` is what `Trainer.save` collects:
+    everything that a run needs to continue as if it had never stopped."""
+    for leftover in folder.glob(".*"):  # half-written files of a process that was killed
         leftover.unlink(missing_ok=True)
     packed = io.BytesIO()
     torch.save(state, packed)
@@ -44,19 +45,21 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> Any:
-    """Read the last sound checkpoint; None if there is none. A line names each damaged one."""
+    """Read the last checkpoint that is not damaged; None if there is none. Print a line for each
+    damaged one, and rename it."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         content = path.read_bytes()
         if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         aside = path.rename(path.with_suffix(".damaged"))
         line = f"Checkpoint {path.name} is damaged. It is not used, and kept as {aside.name}."
-        print(line, file=sys.stderr)  # in no record: it differs wherever a run is repeated
+        print(line, file=sys.stderr)  # a record of the notebook leaves stderr out
     return None
 
 
 def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, GPT]:
-    """Read a run of `runs/` back, with the weights that its result was measured on.
+    """Load a finished run from `runs/`: its result, its corpus, and its model with the weights that
+    the result was measured on.
 
     Raises ConfigError for a study, arm or seed that does not exist, UserError for a run without a
     result or weights, and CorpusError if its corpus is missing.
@@ -71,7 +74,10 @@ def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, G
     except (OSError, ValueError, KeyError):
         raise UserError(f"{name} has no result; {command} makes it") from None
     if provenance.training_digest != train_key() and provenance.code:
-        raise UserError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
+        raise UserError(
+            f"{name} was trained by the code of commit {provenance.code[:12]}; check that out, and "
+            "repeat the command there"
+        )
     config = RunConfig.model_validate(result.config)
     corpus = load_corpus(config.corpus)
     model = GPT(config.model, corpus.vocab_size, None)

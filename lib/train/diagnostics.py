@@ -1,6 +1,6 @@
 """Measure what happens inside a model while it trains: norms, cosines, residual stream, logits,
-AdamW's second moments, and gain and bias of the embedding normalization. A snapshot is one forward
-pass over a few windows.
+AdamW's second moments, and gain and bias of the embedding normalization. The trainer calls these
+functions at each evaluation; they never change weights or draw random numbers.
 """
 
 from collections import defaultdict
@@ -15,32 +15,36 @@ from lib.train.model import GPT
 
 
 def mean_cosine(vectors: Tensor) -> Tensor:
-    """Return the mean cosine similarity over all pairs of different rows of (n, C), a scalar. 1:
-    all point one way.
+    """Return the mean cosine similarity over all pairs of different rows of (n, C), a scalar. It is
+    1 if all rows have the same direction.
 
-    With unit vectors u, the sum over pairs is |Σu|² - n, so no n × n matrix is needed.
+    For unit vectors u, the sum over all pairs is |Σu|² - Σ|u|², so no n × n matrix is needed.
     """
     unit = F.normalize(vectors.detach().double(), dim=-1)
     n = len(unit)
-    of_pairs = unit.sum(dim=0).square().sum() - unit.square().sum()
-    return of_pairs / (n * (n - 1))
+    sum_over_pairs = unit.sum(dim=0).square().sum() - unit.square().sum()
+    return sum_over_pairs / (n * (n - 1))
 
 
 @torch.no_grad()
 def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
-    """Return what one forward pass over `windows` (n, T + 1) tells of the model:
+    """Return columns of the curve, from one forward pass over `windows` (n, T + 1):
 
-    dev_loss (nats), embedding_norm (mean L2 at block 1), embedding_cosine (among token embeddings),
-    input_cosine (among inputs of block 1), residual_norm_<k> (mean L2 at the input of block k + 1;
-    the last is after all blocks), logit_max and logit_sd (mean over characters), and norm_gain and
-    norm_bias (means) where the embedding normalization has them.
+    - dev_loss (nats);
+    - embedding_norm: mean L2 norm at the input of block 1;
+    - embedding_cosine: mean cosine between token embeddings;
+    - input_cosine: the same between vectors at the input of block 1;
+    - residual_norm_<k>: mean L2 norm after k blocks, k = 0 … n_layer;
+    - logit_max and logit_sd: a prediction's largest logit, and the standard deviation of its
+      logits, means over predictions;
+    - norm_gain and norm_bias: means over these parameters, if the embedding normalization has them.
     """
     windows = windows.to(model.transformer.wte.weight.device)
-    residual: list[Tensor] = []  # the stream (n, T, C) at the input of every block, then after all
-    with ExitStack() as hooks:
+    residual: list[Tensor] = []  # the stream (n, T, C) after 0, 1, … n_layer blocks
+    with ExitStack() as hooks:  # removes the hooks at its end
         for reader in (*model.transformer.h, model.transformer.ln_f):
             hook = reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
-            hooks.enter_context(hook)  # removed at the end of the block
+            hooks.enter_context(hook)
         hidden = model.hidden(windows[:, :-1]).flatten(0, 1)  # (n · T, C)
     targets = windows[:, 1:].flatten()  # (n · T,)
     loss, largest, spread = torch.zeros(3, dtype=torch.float64, device=windows.device)
@@ -65,7 +69,7 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
 
 
 def read_scalars(values: dict[str, Tensor]) -> dict[str, float]:
-    """Read scalars from the device, all at once: the host waits for it once."""
+    """Read scalars from the device, all at once, so that the host waits only once."""
     if not values:
         return {}
     numbers = torch.stack([value.double() for value in values.values()]).tolist()
@@ -73,14 +77,18 @@ def read_scalars(values: dict[str, Tensor]) -> dict[str, float]:
 
 
 def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
-    """Return by how much one update moved the token embeddings, from (V, C) to (V, C), as means
-    over their rows: embedding_angle, by which a row turned (radians), and embedding_update, the
-    length of its change over its own.
+    """Return how far one update moved the token embeddings, (V, C) each, as means over rows:
 
-    A normalized row moves by its angle alone (Kosson et al. 2023, arXiv 2305.17212).
+    - embedding_angle: the angle between a row before and after (radians);
+    - embedding_update: the length of its change, relative to its length before.
+
+    If rows are normalized, only the angle changes what the model computes (Kosson et al. 2023,
+    arXiv 2305.17212).
     """
-    before, after = before.detach().double(), after.detach().double()
-    # Twice the arcsine of half the chord, because an arccosine near 1 loses small angles.
+    before = before.detach().double()
+    after = after.detach().double()
+    # The angle from the chord between unit vectors. The arccosine of their product would be too
+    # inexact: near 1, a small angle changes the product by less than it is rounded.
     chord = (F.normalize(after, dim=-1) - F.normalize(before, dim=-1)).norm(dim=-1)
     angles = 2 * (chord / 2).asin()
     lengths = (after - before).norm(dim=-1) / before.norm(dim=-1)
@@ -88,11 +96,11 @@ def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
 
 
 def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
-    """Return the cosine between the gradients of the mean loss on two sets of windows, (n, T + 1)
-    each, computed `size` windows at a time.
+    """Return the cosine between two gradients of the mean loss, each on one set of windows
+    (n, T + 1), `size` windows at a time.
 
-    Near 1, both ask for the same step, as on a smooth loss far from its noise. Unlike a gradient's
-    length it can be compared between models whose streams differ in scale.
+    Near 1, both sets ask for the same step; near 0, gradients are mostly noise. Unlike the length
+    of a gradient, it can be compared between models whose residual streams differ in scale.
     """
     first = _gradient(model, one, size)
     second = _gradient(model, other, size)
@@ -100,31 +108,34 @@ def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
 
 
 def _gradient(model: GPT, windows: Tensor, size: int) -> Tensor:
-    """Return the gradient of the mean loss by all parameters, in one float64 vector."""
+    """Return the gradient of the mean loss with respect to all parameters, in one float64
+    vector."""
     windows = windows.to(model.transformer.wte.weight.device)
     parameters = list(model.parameters())
-    total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
+    totals = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
     for part in torch.split(windows, size):
         logits = model(part[:, :-1]).float()  # (b, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
-        for added, gradient in zip(total, torch.autograd.grad(loss, parameters), strict=True):
-            added += gradient * (len(part) / len(windows))
-    return torch.cat([gradient.flatten() for gradient in total])
+        gradients = torch.autograd.grad(loss, parameters)
+        for total, gradient in zip(totals, gradients, strict=True):
+            total += gradient * (len(part) / len(windows))
+    return torch.cat([total.flatten() for total in totals])
 
 
 def parameter_group(name: str) -> str:
     """Return the part of the model that a parameter belongs to: wte, wpe, emb_norm, attn, mlp, ln
     or lm_head."""
     parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
-    if parts[0] == "lm_head":  # a model whose output is not tied to its embeddings
+    if parts[0] == "lm_head":  # of an untied model
         return "lm_head"
     group = parts[3] if parts[1] == "h" else parts[1]
     return "ln" if group.startswith("ln_") else group
 
 
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the mean of AdamW's second moment per parameter group, as `second_moment_<group>`.
-    Groups that were not updated yet, or of which Muon updates a part, are left out."""
+    """Return the mean of AdamW's second moments in each `parameter_group`, as
+    `second_moment_<group>`. Groups that have none are left out: before the first update all, and
+    with Muon those that hold one of its matrices."""
     by_group: dict[str, list[Any]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})

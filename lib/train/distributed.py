@@ -1,8 +1,8 @@
-"""Train one run in several processes, by data parallelism (Li et al. 2020, arXiv 2006.15704): all
-hold the whole model, and each takes its share of every batch.
+"""Train one run in several processes, by data parallelism (Li et al. 2020, arXiv 2006.15704). Each
+process holds the whole model, and trains on its share of every batch.
 
-`machine.processes` asks for them, and torchrun starts them; each runs
-`python -m lib.train.trainer FOLDER CONFIG`.
+`machine.processes` says how many. `launch` has torchrun start them, each as
+`python -m lib.train.trainer FOLDER CONFIG`. The first one prints its steps for `launch` to read.
 """
 
 import json
@@ -18,19 +18,23 @@ from lib.config.paths import relative
 from lib.config.schema import RunConfig
 
 STEP = "\x1estep "
-"""Start of a line that reports a step: its row of the trace and its point of the curve."""
+"""Marks a line of a process's output that reports a step. The rest of the line is JSON: its row of
+the trace and its point of the curve. The mark begins with ASCII's record separator."""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
-"""Called for every step, some steps at a time, with its row of the trace, and its point of the dev
-curve if there is one: for a log or a curve that grows during training."""
+"""Called for every step with its row of the trace, and its point of the dev curve or None. The
+calls come several at a time, when the host has read the device's notes. It draws the curve that
+grows during training."""
 
 
 def launch(config: RunConfig, folder: Path, report: Report) -> None:
-    """Train a run to its end in several processes, from its last checkpoint if there is one. They
-    leave a checkpoint. If one of them is lost the others end. If this process ends, so do they:
-    nobody reads the steps that they report.
+    """Train a run to its end in several processes, from its last checkpoint if there is one. Its
+    final weights are then in its last checkpoint.
 
-    Raises UserError when one of them ends before training does.
+    If one process is lost, torchrun ends the others. If this process ends, they end as well: they
+    can no longer write to its pipe.
+
+    Raises UserError if a process ends before training does.
     """
     command = [
         sys.executable,
@@ -59,21 +63,21 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
         ) as agent,
     ):
         try:
-            for line in agent.stdout or ():
+            for line in agent.stdout or ():  # until all processes have ended
                 if line.startswith(STEP):
                     report(*json.loads(line.removeprefix(STEP)))
                 else:
                     log.write(line)
-        except BaseException:  # a notebook's stop among them
+        except BaseException:  # also KeyboardInterrupt, from a notebook's stop button
             agent.terminate()
             raise
     if agent.returncode:
         raise UserError(
-            "a process ended early; a rerun continues from the last checkpoint "
-            f"(what the processes said: {relative(folder / 'processes.log')})"
+            "a process ended early; run this again to continue from the last checkpoint "
+            f"(what the processes printed: {relative(folder / 'processes.log')})"
         )
 
 
 def tell(row: Row, point: Row | None) -> None:
-    """Report a step to the process that launched this one."""
+    """Report a step to `launch`, from inside a process that it started."""
     print(f"{STEP}{json.dumps([row, point])}", flush=True)

@@ -1,16 +1,14 @@
-"""Measure a trained model: all that a training notebook shows and a result keeps.
+"""Measure a trained model: everything that 02_train shows and `result.json` keeps.
 
 One pass over held-out text scores every character: loss, accuracy, Brier score, calibration,
-norms and logits. Then the LM-Eval harness asks its tasks.
+norms and logits. Then the LM-Eval harness asks its tasks. Start reading at `measure`.
 """
 
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,16 +35,17 @@ from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
 SAMPLED_PREDICTIONS = 512
-"""How many predictions the distribution of logits is of."""
+"""About how many predictions the quantiles of logits are taken over."""
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Score predictions: logits (n, V) and right symbols (n,) to columns (n,), which a run's raw
-    file `windows` holds the sums of.
+    """Score predictions: logits (n, V) and right symbols (n,) → columns (n,). A run's raw file
+    `windows` holds sums of these columns.
 
-    nll: negative log-likelihood of the right symbol, in nats. correct: whether it is the most
-    likely one. brier: multi-class Brier score (Brier 1950), the squared distance between the
-    probabilities and the right answer; 0 is perfect, 2 is certain and wrong.
+    - nll: negative log-likelihood of the right symbol, in nats;
+    - correct: whether the right symbol is the most likely one;
+    - brier: multi-class Brier score (Brier 1950), the squared distance between the probabilities
+      and the one-hot right answer. 0 is perfect, 2 is certain and wrong.
     """
     log_probability = F.log_softmax(logits, dim=-1)
     probability = log_probability.exp()
@@ -55,26 +54,26 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
     return {
         "nll": -log_probability.gather(1, index)[:, 0].double(),
         "correct": logits.argmax(dim=-1) == target,
+        # Σ (p - y)² = Σ p² - 2 p_right + 1, where y is one-hot
         "brier": squares - 2 * probability.gather(1, index)[:, 0] + 1,
     }
 
 
 @torch.no_grad()
 def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.DataFrame, Rows]:
-    """Score every character of each of `texts` (n,) but its first, in adjacent windows of
-    `block_size`. No window reaches from one text into the next. Return
+    """Predict every character of each text (n,) except its first one. Return
 
-    - a row per prediction: what `per_character` says, confidence (the probability of the most
-      likely character), embedding_norm (the L2 norm of the vector that enters block 1) and text
-      (its number);
-    - what their logits are made of.
+    - a row per prediction: the columns of `per_character`; confidence (the probability of the most
+      likely character); embedding_norm (the L2 norm of the vector that enters block 1); text (its
+      index in `texts`);
+    - inputs of the output projection and targets, from which `GPT.logits_in_parts` makes the logits
+      again.
 
-    The windows do not overlap, so a character is predicted from at most `block_size` before it
-    and the first of a window from one; the last window of a text may be shorter. What is on the
-    device stays there to the end, so that the host waits once.
+    A text is cut into windows of `block_size` side by side; the last one may be shorter. So the
+    first prediction in a window sees one character, and the last one `block_size` of them.
     """
     device = model.transformer.wte.weight.device
-    columns: dict[str, list[Tensor]] = defaultdict(list)
+    columns: dict[str, list[Tensor]] = defaultdict(list)  # on the device, so the host waits once
     rows: Rows = []
     for text in texts:
         for x, targets in _batches(text.to(device), batch_size, model.config.block_size):
@@ -88,38 +87,40 @@ def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.Data
             norms = model.transformer.embed(x).norm(dim=-1)
             columns["embedding_norm"].append(norms.flatten().double())
     joined = {name: torch.cat(parts).cpu().numpy() for name, parts in columns.items()}
-    numbers = np.repeat(np.arange(len(texts)), [len(text) - 1 for text in texts])
-    return pd.DataFrame(joined | {"text": numbers}), rows
+    text_of = np.repeat(np.arange(len(texts)), [len(text) - 1 for text in texts])
+    return pd.DataFrame(joined | {"text": text_of}), rows
 
 
 def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the adjacent windows of a text (n,), some at a time: inputs (B, T), and what follows
-    each, (B · T,). The last window may be shorter, and comes alone."""
+    """Cut a text (n,) into windows side by side. Yield batches of inputs (B, T), and their targets
+    (B · T,). If the last window is shorter, it is a batch by itself."""
     inputs, targets = text[:-1], text[1:]
     whole = len(inputs) // block_size * block_size
     for start in range(0, whole, batch_size * block_size):
         end = min(start + batch_size * block_size, whole)
         yield inputs[start:end].view(-1, block_size), targets[start:end]
     if whole < len(inputs):
-        yield inputs[None, whole:], targets[whole:]
+        yield inputs[None, whole:], targets[whole:]  # (1, rest)
 
 
 def loss_by_position(scores: pd.DataFrame, block_size: int) -> pd.DataFrame:
-    """Return the mean loss per length of context, over all windows of `block_size` that were
-    scored.
+    """Average the loss over all full windows, by length of context.
 
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
     """
-    whole = [nll[: len(nll) // block_size * block_size] for _, nll in scores.groupby("text")["nll"]]
-    losses = pd.concat(whole).to_numpy().reshape(-1, block_size)
+    windows = []
+    for _, nll in scores.groupby("text")["nll"]:
+        n_full = len(nll) // block_size * block_size  # without the shorter window at the end
+        windows.append(nll[:n_full])
+    losses = pd.concat(windows).to_numpy().reshape(-1, block_size)
     context = np.arange(1, block_size + 1)
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
 
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Return the loss (nats) in windows of only 16, 32, 64, … characters, up to the context: the
-    mean over the beginnings of all windows."""
+    """Return the loss (nats) of a model that may read only 16, 32, 64, … characters. That is the
+    mean over the first so many positions of all windows."""
     full = len(by_position)
     lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
     losses = [by_position["position_loss"][:length].mean() for length in lengths]
@@ -128,15 +129,16 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 @torch.no_grad()
 def inference_throughput(model: GPT, windows: Tensor) -> float:
-    """Return characters per second of forward passes over windows (B, T + 1), by the median
+    """Time forward passes over windows (B, T + 1). Return characters per second of the median
     pass."""
     windows = windows.to(model.transformer.wte.weight.device)
-    targets, seconds = windows[:, 1:].flatten(), []
+    targets = windows[:, 1:].flatten()
+    seconds = []
     for _ in range(1 + 5):  # the first pass warms up
         start = time.perf_counter()
         hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
         for logits, _ in model.logits_in_parts(hidden, targets):
-            logits[-1, -1].item()  # a number on the CPU ends the clock on every device
+            logits[-1, -1].item()  # wait for the device
         seconds.append(time.perf_counter() - start)
     return len(targets) / float(np.median(seconds[1:]))
 
@@ -154,15 +156,23 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
 
 @torch.no_grad()
 def logit_quantiles(model: GPT, rows: Rows) -> pd.DataFrame:
-    """Return quantiles of logits and of each prediction's largest logit, over some
-    `SAMPLED_PREDICTIONS` evenly spaced predictions of those that `score` returned."""
+    """Return quantiles of all logits, and of each prediction's largest logit. Of the predictions
+    that `score` made, about `SAMPLED_PREDICTIONS` are used, evenly spaced."""
     step = max(1, sum(len(targets) for _, targets in rows) // SAMPLED_PREDICTIONS)
-    sampled = [(hidden[::step], targets[::step]) for hidden, targets in rows]
-    logits = torch.cat([part for row in sampled for part, _ in model.logits_in_parts(*row)])
+    parts = []
+    for hidden, targets in rows:
+        parts += [part for part, _ in model.logits_in_parts(hidden[::step], targets[::step])]
+    logits = torch.cat(parts)  # (n, V)
     quantiles = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
-    columns = {"logit": logits.flatten(), "largest_logit": logits.amax(dim=-1)}
-    table = {name: np.quantile(of.cpu().numpy(), quantiles) for name, of in columns.items()}
-    return pd.DataFrame({"quantile": quantiles, **table})
+    all_logits = logits.flatten().cpu().numpy()
+    largest = logits.amax(dim=-1).cpu().numpy()
+    return pd.DataFrame(
+        {
+            "quantile": quantiles,
+            "logit": np.quantile(all_logits, quantiles),
+            "largest_logit": np.quantile(largest, quantiles),
+        }
+    )
 
 
 @dataclass
@@ -170,14 +180,14 @@ class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
 
     measures: dict[str, float | None] = field(default_factory=dict)
-    """Exact on the same machine and versions; empty for a diverged run."""
+    """The same to the bit on the same machine and versions. Empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
+    """tasks, temperatures, lengths, token_classes, logits; stock_tasks if the study asks any."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """What measures are computed from, and a result's files hold: see `lib.results`."""
+    """Raw tables, written beside the result. Measures are computed from them: see `lib.results`."""
     suite_hash: str | None = None
-    """Which suite was asked; None when none was."""
+    """Of the suite whose questions were asked; None if none were."""
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What was not measured, and why."""
@@ -197,13 +207,18 @@ def measure(run: Trainer) -> Measurement:
     """
     if not run.finished:
         raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
-    result, config, corpus = Measurement(), run.config, run.corpus
+    result = Measurement()
+    config = run.config
+    corpus = run.corpus
     trace = results.to_single_precision(run.trace)
     curve = results.to_single_precision(run.curve)
-    result.raw = dict.fromkeys(results.RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
+    # Tables that are not measured below (the run diverged, no harness) stay empty.
+    result.raw = dict.fromkeys(results.RAW, pd.DataFrame())
+    result.raw |= {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[results.STOCK] = pd.DataFrame()
-    if skipped := sum(row.get("skipped", False) for row in run.rows):
+    skipped = sum(row.get("skipped", False) for row in run.rows)  # only fp16 has this column
+    if skipped:
         result.notes.append(f"fp16 overflowed: {skipped} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
@@ -214,10 +229,12 @@ def measure(run: Trainer) -> Measurement:
         result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
         return result
 
-    model, block_size = run.model, config.model.block_size
+    model = run.model
+    block_size = config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        n_dev = len(corpus.dev) - len(corpus.ends["dev"])  # the first of a text is not predicted
+        # Predictions in dev: the first character of each of its texts is not predicted.
+        n_dev = len(corpus.dev) - len(corpus.ends["dev"])
         scores, rows = score(model, corpus.heldout_texts, batch_size)
         before, predicted = corpus.predictions
         result.raw["positions"] = loss_by_position(scores, block_size)
@@ -240,39 +257,42 @@ def measure(run: Trainer) -> Measurement:
         norms = scores["embedding_norm"].to_numpy()
         result.tables["token_classes"] = norm_by_token_class(corpus, before, norms)
         result.tables["logits"] = logit_quantiles(model, rows)
-        dev = (corpus.dev, corpus.ends["dev"])
-        alone = inference_throughput(model, evenly_spaced_windows(*dev, 1, block_size))
-        batched = inference_throughput(model, evenly_spaced_windows(*dev, batch_size, block_size))
-        result.throughput["inference_tokens_per_second_batch_1"] = alone
-        result.throughput["inference_tokens_per_second"] = batched
+        for name, n in {"_batch_1": 1, "": batch_size}.items():
+            windows = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], n, block_size)
+            speed = inference_throughput(model, windows)
+            result.throughput[f"inference_tokens_per_second{name}"] = speed
     ask_tasks(result, run)
     result.measures |= results.measures_of(result.raw) | calibration
     return result
 
 
 def ask_tasks(result: Measurement, run: Trainer) -> None:
-    """Ask the suite and stock tasks, if the study wants them and the harness is installed."""
+    """Ask the suite and stock tasks, if the study wants them and the harness is installed. Add the
+    answers to `result`."""
     evaluation = run.config.evaluation
     wants_suite = evaluation.items_per_task != 0
     wants_stock_tasks = bool(evaluation.tasks)
     if not wants_suite:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
     if not has_harness():
-        wanted = {"task suite": wants_suite, "stock tasks": wants_stock_tasks}
-        result.notes += [f"{name} left out: {INSTALL}" for name, asked in wanted.items() if asked]
+        if wants_suite:
+            result.notes.append(f"task suite left out: {INSTALL}")
+        if wants_stock_tasks:
+            result.notes.append(f"stock tasks left out: {INSTALL}")
         return
     batch_size = run.machine.evaluation_batch_size
     if wants_suite:
         from lib.train.lm_eval import evaluate_suite  # imports the harness: a second
 
-        with result.timed("suite"), tempfile.TemporaryDirectory() as temporary:
-            n_items, block_size = evaluation.items_per_task, run.config.model.block_size
-            folder, suite = prepare_suite(run.corpus, n_items, block_size, Path(temporary))
+        with result.timed("suite"):
+            block_size = run.config.model.block_size
+            folder, suite = prepare_suite(run.corpus, evaluation.items_per_task, block_size)
             tasks, items, overflows = evaluate_suite(run.model, run.corpus, folder, batch_size)
         result.tables["tasks"] = tasks
         result.raw["items"] = items
         result.suite_hash = suite["hash"]
-        result.measures["macro_accuracy_zero_shot"] = None  # stays so if no task fits
+        # These stay None if the text or `block_size` is too small for every task.
+        result.measures["macro_accuracy_zero_shot"] = None
         result.measures["macro_accuracy_few_shot"] = None
         result.measures["suite_overflows"] = overflows
     if wants_stock_tasks:
@@ -284,8 +304,8 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
 
 
 def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> results.RunResult:
-    """Write a run's raw files, then its result, and return the result. Raises UserError if the code
-    of measures was edited after it was imported."""
+    """Write a run's raw files, then its `result.json`; return the result. Raises UserError if code
+    that measures was edited after it was imported."""
     require_unedited(measure_files())
     seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)

@@ -1,4 +1,4 @@
-"""A training step as one CUDA graph: one launch in place of some 300."""
+"""A training step as one CUDA graph: the host launches once, instead of some 300 kernels."""
 
 from collections.abc import Callable
 
@@ -8,17 +8,22 @@ from torch import Tensor
 from lib.config.schema import RunConfig
 
 Update = Callable[[Tensor, Tensor], Tensor]
-"""Inputs and targets, (B, T) each → what is noted of the update, a vector on the device."""
+"""The device's part of a step. Inputs and targets, (B, T) each → notes, a vector on the device (see
+`Trainer.update`)."""
 
 
 def why_eager(config: RunConfig, processes: int) -> str:
-    """Return the features of a run that rule out a CUDA graph; "" if there are none."""
+    """Return the features of a run that rule out a CUDA graph; "" if there are none.
+
+    A graph repeats the same kernels with the same arguments. It cannot have the host decide
+    anything, read the device, or pass another number, in the middle of a step.
+    """
     reasons = {
-        "dropout": config.model.dropout > 0,  # each step seeds the generator
-        "fp16": config.training.precision == "fp16",  # the scaler looks at the device
-        "Muon": config.training.optimizer == "muon",  # reads its rate as a number
-        "several processes": processes > 1,  # wait for each other
-        "activation checkpointing": config.machine.activation_checkpointing,  # runs blocks twice
+        "dropout": config.model.dropout > 0,  # the host seeds the generator in each step
+        "fp16": config.training.precision == "fp16",  # not yet tried: no GPU has run its test
+        "Muon": config.training.optimizer == "muon",  # takes its learning rate as a number
+        "several processes": processes > 1,  # they wait for each other
+        "activation checkpointing": config.machine.activation_checkpointing,  # runs blocks again
     }
     return ", ".join(reason for reason, applies in reasons.items() if applies)
 
@@ -27,13 +32,16 @@ class StepGraph:
     """The device's part of a training step, captured once as a CUDA graph and replayed from then on
     (PyTorch, "CUDA semantics": whole-network capture).
 
-    The first steps are made as usual, on the stream of the capture, and count as any step: in them
-    libraries allocate, and the optimizer makes its state. A capture executes nothing. Inputs are
-    copied to where the graph reads them, and what it returns is copied before the next replay
-    overwrites it.
+    The first steps run without the graph, on the stream that will capture it. They train like any
+    other step. Meanwhile cuBLAS allocates its workspace and the optimizer makes its state, which
+    must come before a capture. Capturing executes nothing: it only records kernels.
+
+    A graph reads and writes fixed addresses. So each batch is copied to where it reads, and its
+    notes are copied away before the next replay overwrites them.
     """
 
     WARM_UP = 3
+    """Steps before the capture, as in PyTorch's example."""
 
     def __init__(self, update: Update, optimizer: torch.optim.Optimizer) -> None:
         self.update = update
@@ -65,6 +73,6 @@ class StepGraph:
         self.x = x.clone()
         self.y = y.clone()
         for group in self.optimizer.param_groups:
-            group["capturable"] = True  # count steps on the device
+            group["capturable"] = True  # AdamW then counts its steps on the device
         with torch.cuda.graph(self.graph, stream=self.stream):
             self.notes = self.update(self.x, self.y)

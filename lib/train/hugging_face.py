@@ -1,8 +1,8 @@
 """Export a run's model as a folder that `transformers` loads as a GPT-2, without code of ours.
 
-GPT-2 has no layer between the embeddings and block 1. If ours is linear it is folded into the
-embeddings, and the output projection, which must stay as it is, gets weights of its own. The
-multiplier of attention and MLP goes into their last linear layers.
+GPT-2 has no layer between the embeddings and block 1. If ours is linear, it is applied to the
+embeddings themselves. A tied output projection must not change with them, so it is saved as
+separate weights. `branch_multiplier` is multiplied into the last linear layer of each branch.
 """
 
 from pathlib import Path
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
 _FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
-"""Fields that must have their default in a GPT-2."""
+"""Fields of `ModelConfig` whose default is what GPT-2 has; it knows no other value."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
+"""Values of `embedding_norm` that can be applied to the embeddings."""
 
 
 def export(name: str, folder: Path) -> None:
     """Write the model of a run, named as STUDY/ARM/SEED, to a folder that does not exist yet.
 
-    Raises ConfigError for a name or a folder that will not do, and UserError for a model that is no
-    GPT-2, and a run that diverged or has no weights.
+    Raises ConfigError for a bad name, or a folder that exists; UserError for a model that is no
+    GPT-2, or a run that diverged or has no weights.
     """
     parts = name.split("/")
     if len(parts) != 3 or not parts[2].isdecimal():
@@ -40,7 +41,7 @@ def export(name: str, folder: Path) -> None:
     result, corpus, model = read_finished(parts[0], parts[1], int(parts[2]))
     if result.diverged_at is not None:
         raise UserError(f"{name} diverged at step {result.diverged_at}: no model")
-    from transformers import PreTrainedTokenizerFast  # takes seconds
+    from transformers import PreTrainedTokenizerFast  # here, because it takes seconds
 
     peer = as_gpt2(model, corpus.tokenizer.end_of_document)
     tokenizer = PreTrainedTokenizerFast(
@@ -59,7 +60,7 @@ def export(name: str, folder: Path) -> None:
 def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
     """Return a model as a GPT-2 of `transformers`; `end` is the id that ends a document.
 
-    Raises UserError for a model that is no GPT-2, with what it would have to be.
+    Raises UserError for a model that is no GPT-2, and says in which fields it differs.
     """
     config = model.config
     differing = [name for name in _FIXED if getattr(config, name) != getattr(ModelConfig(), name)]
@@ -96,7 +97,8 @@ def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
 
 @torch.no_grad()
 def named_weights(model: GPT) -> dict[str, Tensor]:
-    """Return the weights of a model that is a GPT-2, by the names that Hugging Face gives them."""
+    """Return the weights of a model by Hugging Face's names, which are ours, as a GPT-2 needs them.
+    See the top of this file."""
     config = model.config
     weights = {}
     for name, tensor in model.state_dict().items():
@@ -104,7 +106,8 @@ def named_weights(model: GPT) -> dict[str, Tensor]:
             tensor = tensor.t()  # Hugging Face's Conv1D is transposed
         factor = config.branch_multiplier if ".c_proj." in name else 1.0
         weights[name] = tensor.mul(factor).contiguous()
-    weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])  # of a tied head
+    # Before the embeddings change: a tied head keeps them as they are.
+    weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
     if config.embedding_norm in ("center", "scale"):
         for layer in ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]:
             name = f"transformer.{layer}.weight"

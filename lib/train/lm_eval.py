@@ -1,11 +1,12 @@
-"""The LM-Eval harness: the adapter between it and a GPT, the task suite, and its own tasks.
+"""Ask tasks through the LM-Eval harness: our suite (`evaluate_suite`), and stock tasks of the
+harness or of your own (`evaluate_tasks`). `CharacterLM` is the adapter between it and a GPT.
 
-Any stock task or group that scores given texts may be asked by name. Its definition is the
-harness's, and its data is downloaded by the harness, or there already. Tasks of one's own come from
-`include_path`.
+A stock task can be asked by name if it scores given texts; none may have text generated. The
+harness defines it, and downloads its data if they are not there. Your own tasks come from
+`evaluation.include_path`.
 
-The adapter subclasses `LM`: `TemplateLM` would move white space from the end of a context to the
-continuation, but here a line break is a character like any other.
+The adapter subclasses `LM`, not `TemplateLM`: that would move white space from the end of a context
+to the continuation, but for our suite a line break is a character like any other.
 """
 
 import contextlib
@@ -50,40 +51,50 @@ Pair = tuple[list[int], list[int]]
 
 @torch.no_grad()
 def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[float, bool]]:
-    """Score each continuation after its context: the summed log-probability of its characters
+    """Score each continuation after its context: the sum of the log-probabilities of its characters
     (nats), and whether each of them was the most likely one.
 
-    What all contexts begin with, as the solved examples before each question of a task, is read
-    once, and then each context once, whatever continuations it has. Raises ValueError for a pair
-    whose last character stands beyond `block_size`.
+    The beginning that all contexts share (the solved examples of a few-shot prompt) is read once,
+    and each context once, however many continuations it has.
+
+    Raises ValueError for a pair that is longer than `block_size` (the last character, which is
+    only predicted, not counted).
     """
     device = model.transformer.wte.weight.device
-    by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)  # → indices of pairs
     for i, (context, _) in enumerate(pairs):
         by_context[tuple(context)].append(i)
     contexts = sorted(by_context, key=len)
-    # It works on lists as well: the ids that all contexts begin with, read once.
+
+    # 1) The beginning that all share, without the last character of any: `commonprefix` takes
+    # lists of ids as well as paths.
     common = os.path.commonprefix([context[:-1] for context in contexts])  # noqa: RUF071
     shared = KVCache()
     if common:
         model.hidden(torch.tensor([common], device=device), shared)
+
     scores: dict[int, tuple[float, bool]] = {}
     for start in range(0, len(contexts), batch_size):
         batch = contexts[start : start + batch_size]
         cache = KVCache(shared)
-        # Contexts are sorted by length: as far as the shortest goes, each is read once.
+
+        # 2) A row per context: as much of each as the shortest (the first) has, but its last id.
         end = len(batch[0]) - 1
         if end > len(common):
-            model.hidden(torch.tensor([c[len(common) : end] for c in batch], device=device), cache)
-            # From here on there is a row for each pair, not for each context.
+            unread = [context[len(common) : end] for context in batch]
+            model.hidden(torch.tensor(unread, device=device), cache)
+            # From here on there is a row per pair.
             cache.take([row for row, context in enumerate(batch) for _ in by_context[context]])
-        places = [i for context in batch for i in by_context[context]]
-        asked = [pairs[i] for i in places]
-        # The last character is predicted, never read. Padding comes after all that is used.
+
+        # 3) A row per pair: the rest of its context, and its continuation. The last character is
+        # predicted, never read. Rows are padded at their end, after everything that is used.
+        indices = [i for context in batch for i in by_context[context]]
+        asked = [pairs[i] for i in indices]
         rests = [torch.tensor([*context, *choice][end:-1]) for context, choice in asked]
         hidden = model.hidden(pad_sequence(rests, batch_first=True).to(device), cache)  # (B, T, C)
+
+        # 4) The last n positions of a row predict the n characters of its continuation.
         lengths = [len(choice) for _, choice in asked]
-        # The positions from which the characters of the continuations are predicted.
         predicting = [
             row[len(rest) - n : len(rest)]
             for row, rest, n in zip(hidden, rests, lengths, strict=True)
@@ -96,7 +107,7 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
             greedy.append(logits.argmax(dim=-1) == target)
         log_of_pairs = torch.split(torch.cat(log).cpu(), lengths)
         greedy_of_pairs = torch.split(torch.cat(greedy).cpu(), lengths)
-        for i, logs, hits in zip(places, log_of_pairs, greedy_of_pairs, strict=True):
+        for i, logs, hits in zip(indices, log_of_pairs, greedy_of_pairs, strict=True):
             scores[i] = float(logs.double().sum()), bool(hits.all())
     return [scores[i] for i in range(len(pairs))]
 
@@ -104,9 +115,9 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
 class CharacterLM(LM):  # type: ignore[misc]
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
-    A symbol that is not in the training part raises CorpusError. A context too long for
-    `block_size` loses its beginning, for each choice no more than it must, as by the harness's own
-    adapter `HFLM`; its question is then one of `overflows`.
+    A symbol that is not in the training part raises CorpusError. A context that is too long for
+    `block_size` loses its beginning, as in the harness's own adapter `HFLM`, and its question is
+    added to `overflows`. How much is cut depends on the length of each choice.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
@@ -115,7 +126,7 @@ class CharacterLM(LM):  # type: ignore[misc]
         self.corpus = corpus
         self.batch_size = batch_size
         self.overflows: set[tuple[str | None, int | None]] = set()
-        """Questions, by task and place in it, that were asked after a shortened context."""
+        """Questions whose context was shortened: name of the task, and index in it."""
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
@@ -123,7 +134,7 @@ class CharacterLM(LM):  # type: ignore[misc]
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        # Questions of one task, which stand together, share their solved examples.
+        # A task's questions come one after the other, and share their solved examples.
         scores: list[tuple[float, bool]] = []
         for _, task in groupby(requests, key=lambda request: request.task_name):
             pairs = [self.pair(request) for request in task]
@@ -131,7 +142,7 @@ class CharacterLM(LM):  # type: ignore[misc]
         return scores
 
     def pair(self, request: Instance) -> Pair:
-        """Map a request to ids, its context cut to the room that `block_size` leaves. Raises
+        """Map a request to ids, and cut the beginning of its context if it is too long. Raises
         ValueError as `loglikelihood`."""
         context, choice = self.encode(*request.args)
         block_size = self.model.config.block_size
@@ -143,7 +154,7 @@ class CharacterLM(LM):  # type: ignore[misc]
                 f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
                 f"{block_size}, model.block_size: {remedy}"
             )
-        room = block_size + 1 - len(choice)  # the last one is never read
+        room = block_size + 1 - len(choice)  # + 1: the last one is predicted, and never read
         if len(context) > room:
             self.overflows.add((request.task_name, request.doc_id))
         return context[-room:], choice
@@ -157,9 +168,13 @@ class CharacterLM(LM):  # type: ignore[misc]
 
 
 class TokenLM(CharacterLM):
-    """The adapter, writing context and continuation as the harness's own models do (`TemplateLM`):
-    as one text, in which white space before the continuation belongs to it, and as many tokens to
-    the context as it takes by itself. Where one token spans both, none may be left to score."""
+    """The adapter for stock tasks. It splits context and continuation as `TemplateLM` does, so that
+    accuracies can be compared with published ones.
+
+    White space at the end of the context belongs to the continuation. Both are encoded as one text;
+    the context gets as many tokens of it as it takes alone. If one token spans the boundary, it
+    counts as the context's, and the continuation may have none left: `pair` refuses that.
+    """
 
     def encode(self, context: str, choice: str) -> Pair:
         before = self.corpus.encode(context.rstrip()).tolist()
@@ -173,7 +188,7 @@ OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the harness's progress bars and logs out of notebooks."""
+    """Hide what the harness prints: progress bars and logs."""
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     datasets.disable_progress_bars()
     with (
@@ -184,8 +199,9 @@ def quiet() -> Iterator[None]:
 
 
 def _as_named(files: Any) -> Any:
-    """Write the paths of files so that `datasets` reads these and no others; a pattern that names
-    no file stays one. ConfigError for a path that cannot be written so."""
+    """Escape paths of files that exist, because `datasets` would take `[`, `*` and `?` in them for
+    patterns and read other files. What names no file is meant as a pattern, and stays. ConfigError
+    for a path that cannot be escaped."""
     if isinstance(files, dict):
         return {part: _as_named(of) for part, of in files.items()}
     if isinstance(files, list | tuple):
@@ -201,23 +217,24 @@ def _as_named(files: Any) -> Any:
 def evaluate_suite(
     model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
 ) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`, of this
-    corpus and for its `block_size`. Return
+    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder` for this
+    corpus and `block_size`. Return
 
     - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
-      items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared
+      items), chance, normalised_accuracy (0 at chance, 1 if all is right) and brier (squared
       errors of the choices' probabilities, summed over choices; 0 is best);
-    - a row per question: task, shots, item (its place in the task's file), choice (the likeliest;
-      the first of equals) and correct;
-    - how many questions had their context shortened: none, of a suite for this `block_size`.
+    - a row per question: task, shots, item (its line in the task's file), choice (the likeliest;
+      of equals the first) and correct;
+    - how many questions had their context shortened: 0, unless the suite is of a larger
+      `block_size`.
     """
     adapter = CharacterLM(model, corpus, batch_size)
     with quiet():
         tasks = _suite_tasks(folder)
         if not tasks:
             return pd.DataFrame(), pd.DataFrame(), 0
-        # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
-        # request cache stays off: it cannot tell models apart.
+        # The standard error of an accuracy is computed without bootstrap, but with 0 iterations
+        # the harness would leave it out. Its cache of requests stays off: it ignores the model.
         results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     rows = []
     items = []
@@ -272,13 +289,13 @@ def _read_questions(file: Path) -> datasets.Dataset:
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
-    """Return a row per question. `correct` is the harness's accuracy of it: yes or no, or a number
-    if that of any question is neither 0 nor 1, as in `truthfulqa_mc2`."""
+    """Return a row per question. `correct` is the harness's accuracy of each: true or false, or
+    numbers if one of them is neither 0 nor 1 (as in `truthfulqa_mc2`)."""
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
-        if "acc_mutual_info" in sample:  # after the choices come the same without a context
-            log = log[: len(log) // 2]
+        if "acc_mutual_info" in sample:
+            log = log[: len(log) // 2]  # the second half is of the choices without the context
         rows.append(
             {
                 "task": task,
@@ -296,10 +313,13 @@ def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
 def require_tasks(
     config: EvaluationConfig, tested: Collection[str] = (), adapters: Collection[TokenLM] = ()
 ) -> list[str]:
-    """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
-    data cannot be had, or one of the adapters cannot write one of its questions in tokens. Raise it
-    also for a measure of `tested` that none of the tasks gives. Return what to know beforehand:
-    how many contexts will lose their beginning."""
+    """Check before training that all stock tasks can be asked. Return warnings: how many contexts
+    will lose their beginning.
+
+    Raises ConfigError for a task that the harness lacks, whose data cannot be downloaded, or with
+    a question that one of the adapters cannot encode; also for a measure in `tested` that none of
+    the tasks gives.
+    """
     measures: list[str] = []
     lines: list[str] = []
     for name, task in _load(config)["tasks"].items():
@@ -319,7 +339,7 @@ def require_tasks(
                 adapter.overflows.clear()
                 for request in task.instances:
                     adapter.pair(request)
-            except ValueError as error:  # also of the harness, which lacks so many examples
+            except ValueError as error:  # of ours, or the harness's: too few examples for the shots
                 raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
             lost = len(adapter.overflows)
             if lost:
@@ -335,7 +355,7 @@ def require_tasks(
 
 
 def _begin(task: Any, shots: int) -> None:
-    """Have a task ask its questions after so many solved examples, always the same ones."""
+    """Set how many solved examples a task shows before each question, always the same ones."""
     task.set_config("num_fewshot", shots)
     task.set_fewshot_seed(1234)  # the harness's own default
 
@@ -343,12 +363,12 @@ def _begin(task: Any, shots: int) -> None:
 def evaluate_tasks(
     model: GPT, corpus: Corpus, config: EvaluationConfig, batch_size: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ask a model stock tasks, with each number of shots; without any, with each task's own.
+    """Ask a model stock tasks, with each number of `evaluation.shots`; if it is empty, with each
+    task's own. Return
 
-    The first table has a row per task, group and metric: task, shots, metric, filter, value,
-    stderr, n (questions), task_version, and truncated (the share of a task's questions that were
-    asked after a shortened context). The second is as that of
-    `evaluate_suite`, for each task that has an accuracy.
+    - a row per task or group, and metric: task, shots, metric, filter, value, stderr, n
+      (questions), task_version, and truncated (the share of questions whose context was shortened);
+    - a row per question as in `evaluate_suite`, of the tasks that have an accuracy.
     """
     tables = []
     items = []
@@ -371,21 +391,20 @@ def evaluate_tasks(
 
 
 def _numbers_of_shots(config: EvaluationConfig) -> list[int | None]:
-    """Return the numbers of solved examples to ask with; None is each task's own."""
+    """Return the numbers of shots to ask with; None is each task's own."""
     return [*config.shots] or [None]
 
 
 def _shots(task: Any, number: int | None) -> int:
-    """Return how many solved examples come before a question: `number`, or with None as many as the
-    task says."""
+    """Return the number of shots of a task: `number`, or if that is None the task's own."""
     own = task.get_config("num_fewshot")
-    if own == 0:  # a task's own 0 is meant
+    if own == 0:  # such a task is never to be asked with examples
         return 0
     return int(own or 0) if number is None else number
 
 
 def _is_judged(task: Any) -> bool:
-    """Return whether a task has one accuracy, the mean of its questions' accuracies."""
+    """Return whether a task has exactly one accuracy, and it is the mean over questions."""
     filters = task.get_config("filter_list") or [None]
     return task.aggregation().get("acc") is mean and len(filters) == 1
 
@@ -426,16 +445,16 @@ def _load(config: EvaluationConfig) -> Json:
             raise ConfigError(f"evaluation.tasks: {said}")
     try:
         return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
-    except Exception as error:  # whatever a task's code and its host raise
+    except Exception as error:  # anything, from the task's own code or the network
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
-            f"evaluation.tasks: {', '.join(names)} cannot be had: {reason}; download their data "
+            f"evaluation.tasks: {', '.join(names)} cannot be loaded: {reason}; download their data "
             "once where there is a network, correct a file of your own, or leave them out"
         ) from None
 
 
 def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
-    """Load what a name stands for: a group, a task, or several."""
+    """Load a name of the harness, which is a group, a task, or a tag of several tasks."""
     file = manager.task_index[name].yaml_path
     load = datasets.load_dataset
 
@@ -444,7 +463,7 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
             options["data_files"] = _as_named(options["data_files"])
         return load(path, *more, **options)
 
-    # A task of one's own may name its data by a path beside its file.
+    # Your own task may name its data by a path relative to its file.
     folder = Path(file).parent if file else "."
     with contextlib.chdir(folder), patch.object(datasets, "load_dataset", read):
         loaded = manager.load([name])
@@ -453,9 +472,9 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
 
 @lru_cache(maxsize=1)
 def _manager(include_path: str | None) -> TaskManager:
-    """Index the harness's tasks, which takes seconds, and those of one's own. ConfigError for a
-    hidden one, which the hash of the tasks does not cover."""
-    # The bootstrap would else fork a kernel that holds threads.
+    """Index the harness's tasks, which takes seconds, and your own. ConfigError for a hidden file
+    of yours, because `tasks_hash` does not cover it."""
+    # Otherwise the bootstrap would fork this process, which has threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
     if not include_path:
         return TaskManager()

@@ -27,12 +27,15 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(requested: str) -> str:
-    """Resolve `auto` to CUDA where it can do arithmetic, and else to the CPU: some GPUs report
-    themselves available and then cannot run a kernel (a P100 under a build without sm_60).
+    """Return the device to use; `auto` is CUDA if it works, and else the CPU.
 
-    Raises ConfigError when a device asked for by name does not work.
+    Each is tried by a small product: `torch.cuda.is_available()` is also true for a GPU that this
+    build has no kernels for (a P100 under a build without sm_60).
+
+    Raises ConfigError if a device that was asked for by name does not work.
     """
-    for device in ("cuda", "cpu") if requested == "auto" else (requested,):
+    candidates = ("cuda", "cpu") if requested == "auto" else (requested,)
+    for device in candidates:
         try:
             torch.ones(2, 2, device=device).matrix_power(2).sum().item()
         except (RuntimeError, AssertionError):  # no such device, no CUDA
@@ -44,8 +47,8 @@ def choose_device(requested: str) -> str:
 
 
 def prepare(config: RunConfig) -> Machine:
-    """Choose the device, pin threads, make every operation deterministic or an error, and resolve
-    what the settings leave to the machine.
+    """Set up torch for a run: the device, the number of threads, and deterministic operations only
+    (any other raises an error). Return the machine settings with every `auto` resolved.
 
     Raises ConfigError for a device, precision or compiler that this machine lacks.
     """
@@ -57,13 +60,15 @@ def prepare(config: RunConfig) -> Machine:
     torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
-    torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
+    # As `torch.use_deterministic_algorithms(True)`, which imports the compiler for a second.
+    torch.set_deterministic_debug_mode("error")
+    # We never read memory before writing to it, so it need not be filled.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.allow_tf32 = False
     if settings.compile:
         try:
             torch.compile(torch.neg)(torch.ones(8, device=device))
-        except Exception as error:  # of dynamo, inductor, Triton or the compiler
+        except Exception as error:  # from dynamo, inductor, Triton or the C++ compiler
             raise ConfigError(
                 f"machine.compile: it does not work on this machine ({type(error).__name__}); "
                 "install a C++ compiler, on a GPU Triton, or set it to false"
@@ -74,7 +79,7 @@ def prepare(config: RunConfig) -> Machine:
 
 
 def describe(machine: Machine) -> MachineFacts:
-    """Return all of a machine that may change a number."""
+    """Return everything about a machine that may change the numbers it computes."""
     is_cuda = machine.device == "cuda"
     return MachineFacts(
         **machine.model_dump(exclude={"checkpoint_interval"}),
@@ -94,7 +99,8 @@ def _cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Return the versions of packages that compute; None if one is missing, as on Kaggle."""
+    """Return the versions of the packages that compute; None for a missing one (Kaggle's images
+    lack lm_eval)."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
         versions[package] = None
@@ -104,8 +110,8 @@ def package_versions() -> dict[str, str | None]:
 
 
 def execution_environment(machine: Machine) -> dict[str, Any]:
-    """Return the code, machine and versions that execute, as fields of `lib.results.Environment`.
-    Raises ConfigError for a default dtype that would train other weights than a sweep does."""
+    """Return the fields of `lib.results.Environment`: code, machine and versions of this process.
+    Raises ConfigError if a notebook changed torch's default dtype, which changes the weights."""
     if torch.get_default_dtype() != torch.float32:
         raise ConfigError("training: torch's default dtype is not float32; restart the kernel")
     return {
@@ -117,7 +123,7 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
 
 
 def require_devices(machine: Machine) -> None:
-    """Raise ConfigError for more processes than there are GPUs, or on a CPU cores."""
+    """Raise ConfigError for more processes than this machine has GPUs, or cores on a CPU."""
     devices = torch.cuda.device_count() if machine.device == "cuda" else cores()
     if machine.processes > devices:
         raise ConfigError(
@@ -127,7 +133,8 @@ def require_devices(machine: Machine) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """Return the most bytes held at once so far: by tensors on a GPU, on a CPU by the process."""
+    """Return the peak memory so far, in bytes: of tensors on the GPU, or of this process on a
+    CPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -140,12 +147,12 @@ def autocast(precision: str, device: str) -> torch.autocast:
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:
-    """Return a CPU generator of its own for one seed and purpose, so that drawing from one
-    (sampling text, say) never shifts another (the order of batches)."""
+    """Return a new CPU generator for one seed and purpose. Each purpose has its own: sampling a
+    text, say, never changes which batches are drawn."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose))
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """Return a seed of 63 bits for one seed and purpose."""
+    """Derive a generator's seed from the run's seed and a purpose, by SHA-256."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return int.from_bytes(key[:8], "big") >> 1
+    return int.from_bytes(key[:8], "big") >> 1  # 63 bits, which fit a signed integer

@@ -24,8 +24,8 @@ from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
 LOGITS_AT_ONCE = 2**24
-"""Most logits that are computed at once when a trained model is measured. Those of a whole batch
-would be gigabytes with 50,000 tokens, and losses of them take a few times their memory."""
+"""Most logits that are computed at once when a trained model is measured: 64 MB in fp32. With a
+vocabulary of 50,000 those of a whole batch would be gigabytes, and a loss needs several copies."""
 
 
 class Center(nn.Module):
@@ -36,7 +36,8 @@ class Center(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply by a constant that brings the RMS at initialisation to `rms`, without normalizing.
+    """Multiply by a constant that brings the RMS at initialisation to `embedding_rms`. It stays the
+    same through training, so nothing is normalized.
 
     Token and position embeddings are independent, so the expected RMS of their sum is
     `sqrt(embedding_std² + position_std²)`.
@@ -44,16 +45,18 @@ class Scale(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        alone = config.positions == "rotary" or config.embedding_norm_on == "token"
-        initial = math.hypot(config.embedding_std, 0.0 if alone else config.position_std)
-        self.factor = config.embedding_rms / initial
+        tokens_alone = config.positions == "rotary" or config.embedding_norm_on == "token"
+        position_std = 0.0 if tokens_alone else config.position_std
+        initial_rms = math.hypot(config.embedding_std, position_std)
+        self.factor = config.embedding_rms / initial_rms
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
 
 
 class GradShrink(nn.Module):
-    """Keep the value and pass back only a share of its gradient (GLM-130B, arXiv 2210.02414)."""
+    """Leave the value as it is, and pass back only a share of its gradient (GLM-130B, arXiv
+    2210.02414): nothing flows back through the detached part."""
 
     def forward(self, x: Tensor) -> Tensor:
         return GRADIENT_SHARE * x + (1 - GRADIENT_SHARE) * x.detach()
@@ -81,10 +84,12 @@ def embedding_normalization(config: ModelConfig) -> nn.Module:
 
 
 class KVCache(dict[nn.Module, Tensor]):
-    """Keys and values of the characters read so far, by layer, (2, B, H, P, D) each. Every call of
-    the model extends it; a call with a copy, `KVCache(cache)`, leaves it as it is.
+    """Keys and values of the characters read so far: attention layer → (2, B, H, P, D).
 
-    A batch of texts may continue one text that was read.
+    Calling the model with a cache extends it. To keep the old state, call with a copy,
+    `KVCache(cache)`: it holds the same tensors, and these are never written to.
+
+    One text (B = 1) may have been read first, and then be continued by a batch of texts.
     """
 
     @property
@@ -92,7 +97,7 @@ class KVCache(dict[nn.Module, Tensor]):
         return next((past.shape[3] for past in self.values()), 0)
 
     def take(self, rows: list[int]) -> None:
-        """Keep these texts of the batch, each as often as it is named."""
+        """Keep only these rows (texts) of the batch; a row that is named twice is repeated."""
         for layer, past in self.items():
             self[layer] = past[:, rows]
 
@@ -100,7 +105,7 @@ class KVCache(dict[nn.Module, Tensor]):
         """Append a layer's keys and values (B, H, T, D); return all, (2, B, H, P + T, D)."""
         new = torch.stack((keys, values))
         if layer in self:
-            past = self[layer].expand(-1, len(keys), -1, -1, -1)
+            past = self[layer].expand(-1, len(keys), -1, -1, -1)  # one text, then a batch
             new = torch.cat((past, new), dim=3)
         self[layer] = new
         return new
@@ -118,7 +123,7 @@ def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
 
 
 def rotate(x: Tensor, cos_sin: Rotation) -> Tensor:
-    """Rotate queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
+    """Rotate queries or keys (B, H, T, D). Feature i of a head is paired with feature i + D/2."""
     cos, sin = cos_sin
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
@@ -130,7 +135,7 @@ class CausalSelfAttention(nn.Module):
         self.n_head = config.n_head
         self.qk_norm = config.qk_norm
         self.dropout = config.dropout
-        # query, key and value in one
+        # Query, key and value projections in one matrix
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
@@ -169,8 +174,11 @@ class MLP(nn.Module):
 
 
 def pre_norm(config: ModelConfig) -> nn.Module:
-    """Return a normalization that reads the residual stream. Its eps grows with the square of the
-    branches: a stream s times as large then gives the same output, and the same function."""
+    """Return the normalization before an attention, an MLP or the output projection.
+
+    `branch_multiplier` makes the residual stream that many times larger. Its variance grows with
+    the square, so eps does too: then the output is the same as for a stream that was not scaled.
+    """
     factor = config.branch_multiplier**2
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.n_embd, eps=RMS_EPS * factor, elementwise_affine=False)
@@ -209,7 +217,8 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        # An nn.Embedding that draws its own weights would import torch's compiler on "meta".
+        # Empty, because `GPT` draws all weights. `nn.Embedding(…)` would draw here as well, and on
+        # the "meta" device drawing imports torch's compiler, which takes a second.
         tokens = torch.empty(vocab_size, config.n_embd)
         self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)  # type: ignore[no-untyped-call]
         if config.positions == "learned":
@@ -228,12 +237,16 @@ class Transformer(nn.Module):
         if self.config.embedding_norm_on == "token":
             x = self._normalized(x)
         if self.config.positions == "learned":
-            x = x + self.wpe(torch.arange(start, start + ids.shape[1], device=ids.device))
-        return x if self.config.embedding_norm_on == "token" else self._normalized(x)
+            positions = torch.arange(start, start + ids.shape[1], device=ids.device)
+            x = x + self.wpe(positions)
+        if self.config.embedding_norm_on == "sum":
+            x = self._normalized(x)
+        return x  # type: ignore[no-any-return]
 
     def _normalized(self, x: Tensor) -> Tensor:
         x = self.emb_norm(x)
-        normalizes = self.config.embedding_norm in ("layernorm", "rmsnorm")  # `scale` has it inside
+        # These two bring the RMS to 1. (The factor of `Scale` already includes `embedding_rms`.)
+        normalizes = self.config.embedding_norm in ("layernorm", "rmsnorm")
         if normalizes and self.config.embedding_rms != 1:
             x = x * self.config.embedding_rms
         return x
@@ -243,19 +256,22 @@ class GPT(nn.Module):
     """A decoder-only Pre-LN Transformer over characters.
 
     All weights are drawn from `generator` in one fixed order. The embedding normalization draws
-    none, so all variants of a seed start from the same numbers. Without a generator the model has
-    shapes and no weights. It is in evaluation mode unless training calls `train`.
+    none, so all variants of a seed start from the same numbers. Without a generator the model is
+    made on the "meta" device: it has shapes, but no weights until some are loaded.
+
+    The model is in evaluation mode; the trainer calls `train()` only if there is dropout.
     """
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, generator: torch.Generator | None
     ) -> None:
         super().__init__()
-        # What layers draw for themselves, from torch's global generator, is not kept.
         device = "meta" if generator is None else "cpu"
+        # Constructors of layers draw weights from torch's global generator. These are overwritten
+        # below, and forking the generator leaves the caller's draws as they would have been.
         with torch.random.fork_rng(devices=[]), torch.device(device):
             self.transformer = Transformer(config, vocab_size)
-            if not config.tied:  # drawn last, so all other weights are those of a tied model
+            if not config.tied:  # drawn last: all other weights equal those of a tied model
                 self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.config = config
         if generator is not None:
@@ -264,8 +280,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        """Initialise as GPT-2: N(0, 0.02²), residual projections over sqrt(2 n_layer), biases 0,
-        gains 1."""
+        """Initialise as GPT-2: N(0, 0.02²), residual projections divided by sqrt(2 n_layer),
+        biases 0, gains 1. `WPE_STD` is that 0.02."""
         config = self.config
         residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
         stds = {
@@ -274,23 +290,24 @@ class GPT(nn.Module):
             "lm_head.weight": config.head_std,
         }
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:  # also if std is 0, so that the others stay the same
+            if parameter.ndim == 2:
                 std = residual_std if name.endswith("c_proj.weight") else WPE_STD
+                # Even a std of 0 draws, so that the weights after it stay the same.
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. With a
-        `cache` the text continues what it has read.
+        `cache`, `ids` continue the text that the cache has read.
 
         Raises ValueError when the text is longer than `block_size`.
         """
         return self.logits(self.hidden(ids, cache))
 
     def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Map character ids (B, T) to the input of the output projection, (B, T, C); see
-        `forward`."""
+        """Map character ids (B, T) to the input of the output projection, (B, T, C). See `forward`
+        for `cache` and errors."""
         net, config = self.transformer, self.config
         start = 0 if cache is None else cache.length
         end = start + ids.shape[1]
@@ -300,12 +317,13 @@ class GPT(nn.Module):
                 f"{config.block_size}: shorten it, or train with a larger block_size"
             )
         x = net.dropout(net.embed(ids, start))  # (B, T, C)
-        cos_sin = None  # (T, D/2) each
+        cos_sin = None  # rotary: (T, D/2) each
         if config.positions == "rotary":
             positions = torch.arange(start, end, device=ids.device)
             cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
-        mask = None  # attention is causal by itself, unless something was read before
+        mask = None  # then attention uses its own causal mask, which is faster
         if start:
+            # Row t may look at the P characters in the cache and at the first t + 1 of these.
             mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)  # (T, P + T)
         for block in net.h:
             x = block(x, mask, cache, cos_sin)
@@ -323,15 +341,15 @@ class GPT(nn.Module):
             )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Project what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
-        output = self.transformer.wte if self.config.tied else self.lm_head
-        logits = F.linear(hidden, output.weight)
+        """Project the output of `hidden`, or some rows of it, (…, C), to logits (…, V)."""
+        projection = self.transformer.wte if self.config.tied else self.lm_head
+        logits = F.linear(hidden, projection.weight)
         cap = self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def logits_in_parts(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the logits of rows (N, C) in fp32 with their targets (N,), as many rows at a time
-        as `LOGITS_AT_ONCE` allows: (n, V), (n,)."""
+        """Yield logits in fp32 and targets, (n, V) and (n,), of a few rows at a time of `hidden`
+        (N, C) and `targets` (N,). `LOGITS_AT_ONCE` bounds n · V."""
         n = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
         for rows, target in zip(hidden.split(n), targets.split(n), strict=True):  # type: ignore[no-untyped-call]
             yield self.logits(rows).float(), target
@@ -340,7 +358,7 @@ class GPT(nn.Module):
     def generate(
         self, ids: Tensor, n: int, generator: torch.Generator, temperature: float = 1.0
     ) -> Tensor:
-        """Continue `ids` (B, T) by `n` sampled characters; return (B, T + n). A low temperature
+        """Append `n` sampled characters to `ids` (B, T); return (B, T + n). A low temperature
         favours likely characters.
 
         Raises ValueError for a temperature that is not positive.
@@ -351,18 +369,21 @@ class GPT(nn.Module):
         ids = ids.to(self.transformer.wte.weight.device)
         for _ in range(n):
             if ids.shape[1] > self.config.block_size:
-                cache = KVCache()  # the window slides: every character in it gets a new position
-            unread = ids[:, cache.length :][:, -self.config.block_size :]
+                # The window slides, so each character in it has a new position: read them again.
+                cache = KVCache()
+            unread = ids[:, cache.length :]
+            unread = unread[:, -self.config.block_size :]
             logits = self(unread, cache=cache)[:, -1].float() / temperature  # (B, V)
-            probabilities = logits.softmax(dim=-1).cpu()  # one generator on every device
+            # Drawn on the CPU, so that the same generator gives the same text on every device.
+            probabilities = logits.softmax(dim=-1).cpu()
             chosen = torch.multinomial(probabilities, 1, generator=generator).to(ids.device)
             ids = torch.cat((ids, chosen), dim=1)
         return ids
 
 
 def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
-    """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
-    unless `all_weights`."""
+    """Compute the SHA-256 over names and bytes of the weights. Those of the embedding norm count
+    only with `all_weights`: arms differ in them, and must agree in all others."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if all_weights or not name.startswith("transformer.emb_norm"):

@@ -1,6 +1,7 @@
-"""The learning rate of every step, the groups of parameters that share one, and the optimizers.
+"""The learning rate schedule, the parameter groups, and the optimizers.
 
-AdamW has all parameters, or Muon the weight matrices inside the blocks and AdamW the rest.
+By default AdamW updates all parameters. With `training.optimizer: muon`, Muon updates the weight
+matrices inside the blocks, and AdamW the rest.
 """
 
 import inspect
@@ -17,10 +18,10 @@ from lib.train.model import GPT
 def get_lr(config: TrainingConfig, step: int) -> float:
     """Return the learning rate of update `step` (0 …).
 
-    `constant` neither warms up nor decays. The others warm up linearly, then decay, and reach
-    `final_learning_rate_ratio` with the last update: `warmup_cosine` by a cosine,
-    `warmup_stable_decay` linearly over the last `decay_fraction` of the steps, or as many of them
-    as the warm-up leaves.
+    `constant` neither warms up nor decays. The other two warm up linearly. Then `warmup_cosine`
+    decays by a cosine; `warmup_stable_decay` stays at the peak and decays linearly over the last
+    `decay_fraction` of all steps (or over all steps after the warm-up, if these are fewer). Both
+    end at `final_learning_rate_ratio` times the peak, in the last update.
     """
     if config.schedule == "constant":
         return config.learning_rate
@@ -29,14 +30,14 @@ def get_lr(config: TrainingConfig, step: int) -> float:
     if step < config.warmup_iterations:
         return config.learning_rate * (step + 1) / config.warmup_iterations
 
-    # 2) decay, by a share that falls from 1 to 0 with the last update
-    length = max(1, config.iterations - 1 - config.warmup_iterations)
-    made = step - config.warmup_iterations
+    # 2) decay: `share` falls from 1 to 0. The last update is `iterations` - 1, and there it is 0.
+    last = max(1, config.iterations - 1 - config.warmup_iterations)  # counted from the warm-up
+    now = step - config.warmup_iterations
     if config.schedule == "warmup_cosine":
-        share = (1 + math.cos(math.pi * (made / length))) / 2
+        share = (1 + math.cos(math.pi * (now / last))) / 2
     else:
-        decaying = min(length, config.decay_fraction * config.iterations)
-        share = min(1.0, (length - made) / decaying)
+        decaying = min(last, config.decay_fraction * config.iterations)
+        share = min(1.0, (last - now) / decaying)
     floor = config.final_learning_rate_ratio
     return config.learning_rate * (floor + (1 - floor) * share)
 
@@ -46,10 +47,13 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Split the parameters into groups for an optimizer.
 
-    Weight matrices inside blocks, the first group, decay; embeddings, norm gains and biases do not.
-    `ratio` is what a step multiplies a group's learning rate by. Token and position embeddings are
-    a group of their own if theirs is not 1.
+    The first group holds the weight matrices inside the blocks, which have weight decay. All other
+    parameters have none: embeddings, an untied output projection, norm gains and biases. `ratio` is
+    the factor on a group's learning rate. Token and position embeddings get a group of their own if
+    `embedding_ratio` is not 1.
     """
+    # By (decays, ratio). These two are named here only for their order: `make_optimizers` takes
+    # the first group for Muon.
     groups: dict[tuple[bool, float], list[Tensor]] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
         decays = parameter.ndim == 2 and name.startswith("transformer.h.")
@@ -64,39 +68,44 @@ def optimizer_groups(
 
 
 class Uncompiled(torch.optim.Optimizer):
-    """PyTorch's own, without the wrappers that import its compiler: more than a second of every
-    run, and the step is never compiled."""
+    """Take PyTorch's wrappers off an optimizer's methods.
 
-    # No documented switch does this: `TORCH_COMPILE_DISABLE` is read by the compiler once imported.
+    The wrappers keep torch.compile out of these methods, and import it for that: more than a second
+    of every run. We never compile an optimizer's step. No documented switch turns them off
+    (`TORCH_COMPILE_DISABLE` is read only after the import).
+    """
+
     found_inf: Tensor
+    """Set by the trainer before each step, a scalar: 1 if the update must not happen."""
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
-    """Steps on the device, and leaves everything as it is if `found_inf` is 1."""
+    """AdamW. Its fused kernel reads `found_inf` on the device, and if that is 1 changes nothing.
+    So the host need not wait to know whether the loss is finite."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class Muon(Uncompiled, torch.optim.Muon):
-    """Steps if `found_inf` is 0, as AdamW does, but the host has to wait for it."""
+    """Muon. PyTorch's knows no `found_inf`, so the host checks it, and must wait for the device."""
 
     def step(self) -> None:  # type: ignore[override]
-        if not self.found_inf:
+        if not self.found_inf:  # copies from the device
             super().step()  # type: ignore[no-untyped-call]
 
 
 def make_optimizers(model: GPT, config: TrainingConfig) -> list[Uncompiled]:
-    """Return the optimizers of a run: AdamW is the last, and before it comes Muon if the config
-    asks for it."""
+    """Return the optimizers of a run: [AdamW], or [Muon, AdamW]."""
     optimizers: list[Uncompiled] = []
     groups = optimizer_groups(model, config.weight_decay, config.embedding_learning_rate_ratio)
     if config.optimizer == "muon":
         matrices = groups.pop(0) | {"ratio": config.muon_learning_rate_ratio}
+        # Scaled so that an update is as large as AdamW's (Liu et al. 2025, arXiv 2502.16982).
         optimizers.append(Muon([matrices], adjust_lr_fn="match_rms_adamw"))
     betas = (config.beta1, config.beta2)
-    # Fused: one operation for all parameters, which reads rate and `found_inf` on the device.
+    # Fused: one kernel for all parameters, which reads learning rate and `found_inf` on the device.
     optimizers.append(AdamW(groups, betas=betas, eps=config.eps, fused=True))
     return optimizers

@@ -5,9 +5,9 @@ The order of a step:
     get_lr ─► draw batch ─► forward ─► backward ─► clip ─► check finite ─► step ─► note
     └──── training_step ───┘└──────────────────── update, on the device ──────────────┘
 
-The device notes loss and norms, and the host reads them some steps at a time (`read_notes`), so
-that it need not wait in every step. Between steps `training_loop` evaluates on dev (`evaluate`) and
-writes checkpoints (`save`).
+To read a number from a GPU, the host must wait for it. So each step leaves its loss and norms on
+the device, as *notes*, and the host reads them every `READ_EVERY` steps (`read_notes`). Between
+steps `training_loop` evaluates on dev (`evaluate`) and writes checkpoints (`save`).
 
 A run that is killed at any instant continues from its last checkpoint to bit-identical weights (on
 a CPU). Initial weights, batches and evaluation draw from separate generators, so neither the
@@ -52,10 +52,11 @@ from lib.train.model import GPT, weights_digest
 from lib.train.optim import get_lr, make_optimizers
 
 READ_EVERY = 10
-"""Steps after which the host reads the device's notes, unless it must earlier."""
+"""Steps after which the host reads the device's notes, unless an evaluation or a checkpoint comes
+first."""
 OVERFLOWS = 20
-"""Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
-divergence."""
+"""With fp16, an update that overflows is skipped, and the loss scale halved. After this many in a
+row, the run counts as diverged."""
 KEPT = (
     "step",
     "batches",
@@ -73,15 +74,15 @@ KEPT = (
 def new_provenance(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     """Return the provenance of a run that is about to be trained.
 
-    Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
-    an arm of other code than that at hand; UserError for code edited since it was imported.
+    Raises ConfigError for a device or precision that this machine lacks, a missing plan, or an arm
+    that is another commit than the code that runs; UserError for code edited since it was imported.
     """
     require_unedited(TRAIN_FILES)
     commit = study.commit_of(arm)
     if commit and commit != git_state().get("code"):
         raise ConfigError(
-            f"arm {arm.id} is trained by other code than that at hand, of commit "
-            f"{commit[:12]}: ./run_all.sh params/{study.name}.yaml trains it by its own"
+            f"arm {arm.id} is trained by the code of commit {commit[:12]}, and this is other code; "
+            f"use ./run_all.sh params/{study.name}.yaml, which trains each arm with its own"
         )
     return Provenance(
         study=study.name,
@@ -102,17 +103,18 @@ def train(
     """Train one run in `folder`, from its last sound checkpoint if there is one. Its provenance is
     written to `provenance.json` before the first step.
 
-    Ctrl-C, or a notebook's stop button, ends training after the current step and keeps what there
-    is: the run is returned unfinished, and training it again continues it.
+    Ctrl-C, or a notebook's stop button, ends training after the current step and writes a
+    checkpoint. The run is returned unfinished; call `train` again to continue it.
+
+    A loss or gradient that is not finite also ends training: see `diverged_at`.
 
     Raises CorpusError for a corpus shorter than a window, ConfigError as `new_provenance` does, and
-    UserError when one of several processes ends early. A loss or gradient that is not finite ends
-    training: see `diverged_at`.
+    UserError if one of several processes ends early.
     """
     config = arm.config
     provenance = new_provenance(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
+    with locked(folder / ".training.lock"):  # a killed job's kernel may still be ending
         run = Trainer(config, corpus, provenance, folder)
         if run.device == "cuda" and not run.machine.graph:
             reason = graph.why_eager(config, run.machine.processes) or "machine.graph is false"
@@ -121,12 +123,12 @@ def train(
         if run.machine.processes > 1 and not run.finished:
             machine.require_devices(run.machine)
             distributed.launch(config.model_copy(update={"machine": run.machine}), folder, report)
-            run.load()
-        usual = signal.signal(signal.SIGINT, run.interrupt)
+            run.load()  # what the processes left; the loop below then has nothing to do
+        usual_handler = signal.signal(signal.SIGINT, run.interrupt)
         try:
             run.training_loop(report)
         finally:
-            signal.signal(signal.SIGINT, usual)
+            signal.signal(signal.SIGINT, usual_handler)
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
@@ -134,11 +136,11 @@ def train(
 
 
 class Trainer:
-    """A run while it trains, and afterwards its model and how it came about.
+    """One run: its state during training, and afterwards the model and the history of its steps.
 
-    Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). They stay equal
-    to the bit: all draw the same batches, each takes its rows of them, and all apply the same mean
-    gradient. The first of them writes.
+    Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). Each draws the
+    whole batch and takes its own rows of it. All then apply the same mean gradient, so their
+    weights stay equal to the bit. Only the first one (rank 0) writes checkpoints.
     """
 
     def __init__(
@@ -151,11 +153,11 @@ class Trainer:
         self.corpus = corpus
         self.provenance = provenance
         self.machine = machine.prepare(config)
-        self.device = self.machine.device  # of several GPUs, each process has made one its own
+        self.device = self.machine.device  # "cuda" is this process's own GPU: `main` sets it
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
 
-        # Model: drawn on the CPU, so that every device starts from the same weights.
+        # Model: weights are drawn on the CPU, so that they are the same on every device.
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
@@ -179,30 +181,35 @@ class Trainer:
         n = config.evaluation.dev_windows
         self.dev = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], n, block_size)
 
-        # Where the run stands, and what is known of its steps
+        # Progress and history
         self.step = 0
+        """Updates made so far."""
         self.batches = ""
         """SHA-256 chained over all batches drawn: equal across arms of a seed."""
         self.diverged_at: int | None = None
-        """Step whose loss or gradient was not finite, or after the last step the dev loss."""
+        """The step whose loss or gradient was not finite. Also the last step, if the loss on dev
+        after it is not finite."""
         self.resumed_at: list[int] = []
         """Steps at which a stopped run was resumed."""
         self.interrupted = False
         self.rows: list[Row] = []
+        """Of the table `trace`."""
         self.points: list[Row] = []
+        """Of the table `curve`."""
         self.stretches: list[dict[str, Any]] = []
-        """Which steps were made on which machine, in order, as `lib.results.Stretch` says; one for
-        a run that stayed on one."""
+        """Which steps were made on which machine, in order: fields of `lib.results.Stretch`. A run
+        that was never moved has one."""
         self.peak_memory = 0
-        """Bytes, of the process that needed them; see `lib.train.machine.peak_memory`."""
+        """Bytes; see `lib.train.machine.peak_memory`."""
         self.unread: list[tuple[Row, str, Tensor]] = []
-        """Steps since the host last read notes: their row so far, `batches` after them, and their
-        notes on the device."""
+        """Steps whose notes the host has not read: the row so far, `batches` after the step, and
+        the notes, on the device."""
 
-        # On the device, so that a step can depend on them without the host
+        # Kept on the device: an update depends on them, and the host does not wait to read them.
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
+        """Whether the run diverged; from then on updates change nothing."""
         self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
-        """Updates in a row that fp16 skipped."""
+        """Updates in a row that were skipped because fp16 overflowed."""
 
         self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
         self.load()
@@ -218,58 +225,65 @@ class Trainer:
 
     @property
     def trace(self) -> pd.DataFrame:
-        """A row per step: step (1 …), learning_rate, tokens (so far), seconds (of that step alone),
-        loss (nats, before that update), grad_norm (L2 over all parameters, before clipping),
-        second_moment_mean and second_moment_max (AdamW's v over all parameters that it updates);
-        with fp16 also skipped (whether the update overflowed, and then there is no grad_norm)."""
+        """A row per step:
+
+        - step (1 …), learning_rate, tokens (so far), seconds (of this step alone);
+        - loss (nats, of this batch before the update);
+        - grad_norm (L2 over all parameters, before clipping);
+        - second_moment_mean and second_moment_max (AdamW's v, over all parameters that it updates);
+        - with fp16 also skipped: whether the update overflowed. Then grad_norm is NaN."""
         return pd.DataFrame(self.rows)
 
     @property
     def curve(self) -> pd.DataFrame:
-        """A row per evaluation: step (0 = untrained), what `lib.train.diagnostics.snapshot` and
-        `second_moments` say, gradient_cosine (between two fixed sets of dev windows), after the
-        first row what `embedding_updates` says of the step before it, seconds."""
+        """A row per evaluation:
+
+        - step (0 = untrained), seconds;
+        - the columns of `lib.train.diagnostics.snapshot` and `second_moments`;
+        - gradient_cosine (between two fixed sets of dev windows);
+        - from the second row on, those of `embedding_updates`, of the step just made."""
         return pd.DataFrame(self.points)
 
     def training_loop(self, report: Report) -> None:
-        """Train to the end of the run, or to an interrupt."""
+        """Train to the end of the run, or to an interrupt. Pass each step to `report`."""
         interval = self.config.evaluation.interval
         last = self.config.training.iterations
         embeddings = self.model.transformer.wte.weight
         if not self.points:
             self.evaluate()  # the untrained model
-        stops = False
-        while not (self.finished or stops):
-            evaluates = (self.step + 1) % interval == 0 or self.step + 1 == last
-            before = embeddings.detach().clone() if evaluates else None
+        must_stop = False
+        while not (self.finished or must_stop):
+            must_evaluate = (self.step + 1) % interval == 0 or self.step + 1 == last
+            # To measure how far this step moves them
+            before = embeddings.detach().clone() if must_evaluate else None
             self.training_step()
-            stops = self.interrupted
-            saves = self.step % self.config.machine.checkpoint_interval == 0
-            reads = evaluates or saves or stops or len(self.unread) == READ_EVERY
-            if not reads:
+            must_stop = self.interrupted
+            must_save = self.step % self.config.machine.checkpoint_interval == 0
+            if not (must_evaluate or must_save or must_stop or len(self.unread) == READ_EVERY):
                 continue
 
-            rows = self.read_notes()  # which may find that the run diverged
+            rows = self.read_notes()  # sets `diverged_at` if one of these steps diverged
             point = None
-            if evaluates or self.finished:
+            if must_evaluate or self.finished:
                 point = self.evaluate()
             if point is not None and before is not None:
                 point |= embedding_updates(before, embeddings)
             if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
-                self.diverged_at = self.step  # by the last update, after which there is no loss
-            if saves or stops or self.finished:
+                # The last update broke the model, and there is no next batch whose loss would tell.
+                self.diverged_at = self.step
+            if must_save or must_stop or self.finished:
                 self.save()
             for row in rows:
-                report(row, point if row is rows[-1] else None)
+                report(row, point if row is rows[-1] else None)  # the point is of the last step
 
     def interrupt(self, *_: object) -> None:
-        """End training after the current step; a second interrupt ends it at once."""
+        """Have training end after the current step; a second interrupt ends it at once."""
         self.interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def training_step(self) -> None:
-        """Make one update: set the rate, draw a batch, and have the device do the rest. Nothing
-        here waits for the device, unless Muon does."""
+        """Make one update: set the learning rate, draw a batch, and have the device do the rest.
+        Nothing here waits for the device, except the step of Muon."""
         started = time.perf_counter()
         training = self.config.training
 
@@ -277,17 +291,17 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(lr * group["ratio"])  # in place: a graph reads it there
+                    group["lr"].fill_(lr * group["ratio"])  # in place: a CUDA graph reads it there
                 else:
                     group["lr"] = lr * group["ratio"]
 
         x, y = self.next_batch()  # (b, T) each: the rows of this process
         if self.config.model.dropout:
-            # Seeded by the step: the same in every arm, and after a resumption.
+            # A seed for each step, so that masks are equal in all arms and after a resumption
             purpose = f"dropout/{self.step}/{self.rank}"
             torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
             self.model.train()
-        notes = self.update_on_device(x, y)  # (6,)
+        notes = self.update_on_device(x, y)  # (6,): see `update`
         if self.config.model.dropout:
             self.model.eval()
 
@@ -302,13 +316,14 @@ class Trainer:
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
         """Do the device's part of a step on inputs and targets (b, T): forward, backward, clip,
-        update. Return what a row of the trace needs, (6,).
+        update. Return notes for a row of the trace, (6,): loss, norm of the gradient, sum and
+        maximum of second moments, whether the update was skipped, whether the run diverged.
 
-        A CUDA graph captures this as it is, so nothing here depends on what the device found. An
-        update that is not finite is skipped, and so is every one after it, until the host reads the
-        notes.
+        A CUDA graph captures this function, so no `if` in it may look at a value on the device.
+        Instead an update with a loss or gradient that is not finite changes nothing. Neither do
+        the ones after it, which the host starts before it has read the notes.
         """
-        # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
+        # Forward and backward, a micro-batch at a time. Gradients add up to those of the batch.
         size = self.machine.micro_batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
@@ -316,18 +331,18 @@ class Trainer:
                 logits = self.forward(x[start : start + size])  # (size, T, V)
                 targets = y[start : start + size]  # (size, T)
                 mean = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-                part = mean * (size / len(x))
-            self.scaler.scale(part).backward()  # type: ignore[no-untyped-call]
-            loss += part.detach()
+                share = mean * (size / len(x))  # of the mean over the batch
+            self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
+            loss += share.detach()
 
-        # Mean over processes
+        # Average over processes
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.processes > 1:
             for tensor in (loss, *gradients):
-                dist.all_reduce(tensor)
+                dist.all_reduce(tensor)  # a sum
                 tensor /= self.processes
 
-        # Clip. The norm that is noted is the one before.
+        # Clip, after undoing fp16's loss scale. `norm` is the norm before clipping.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = get_total_norm(gradients)
@@ -335,17 +350,18 @@ class Trainer:
         if gradient_clip is not None:
             clip_grads_with_norm_(self.model.parameters(), gradient_clip, norm)
 
-        # Check that all is finite.
+        # Check that loss and gradients are finite.
         skipped = ~(loss + norm).isfinite()
         if self.scaler.is_enabled():
-            # fp16 may overflow, and then lowers its scale: only many in a row are a divergence.
-            self.overflows = (self.overflows + 1) * skipped
+            # In fp16 gradients overflow now and then; the scaler then lowers its scale. So only
+            # many overflows in a row are a divergence, or a loss that is not finite.
+            self.overflows.add_(1).mul_(skipped)  # in place: a CUDA graph keeps its address
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
         else:
             diverged = skipped
         self.stopped |= diverged
 
-        # Step. An optimizer leaves everything as it is if `found_inf` is 1.
+        # Step. If `found_inf` is 1, our optimizers change nothing.
         found_inf = (self.stopped | skipped).to(torch.float32)
         for optimizer in self.optimizers:
             optimizer.found_inf = found_inf
@@ -354,16 +370,16 @@ class Trainer:
             self.scaler.update()
         self.model.zero_grad()
 
-        # Note what a row of the trace needs.
+        # Notes. Second moments are not negative: their L1 norm is their sum.
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
-        total = get_total_norm(moments, 1)  # they are not negative
+        total = get_total_norm(moments, 1)
         largest = get_total_norm(moments, math.inf)
         notes = [loss, norm, total, largest, skipped, diverged]
         return torch.stack([note.double() for note in notes])
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        """Draw inputs and targets, (B, T) each, and return the rows of them that this process
-        trains on, (b, T) each, on the device."""
+        """Draw a batch of inputs and targets, (B, T) each. Return this process's rows of it, (b, T)
+        each, on the device."""
         training = self.config.training
         block_size = self.config.model.block_size
         ids, ends = self.corpus.train, self.corpus.ends["train"]
@@ -371,19 +387,18 @@ class Trainer:
         self.batches = chained_hash(self.batches, x)
         x = x.chunk(self.processes)[self.rank]
         y = y.chunk(self.processes)[self.rank]
-        if self.device == "cuda":  # a copy from pinned memory waits for nothing
+        if self.device == "cuda":  # from pinned memory, the host need not wait for the copy
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
 
     def read_notes(self) -> list[Row]:
-        """Read the notes of the last steps from the device into rows of the trace, and return these
-        rows. They end with a step that diverged, and there the run ends. This waits for the
-        device."""
+        """Read the notes of all unread steps into rows of the trace, and return these rows. If a
+        step diverged, the run ends with it. This waits for the device."""
         started = time.perf_counter()
-        notes = torch.stack([note for *_, note in self.unread]).tolist()
-        last_row, *_ = self.unread[-1]
+        notes = torch.stack([notes for _, _, notes in self.unread]).tolist()  # (steps, 6)
+        last_row, _, _ = self.unread[-1]
         last_row["seconds"] += time.perf_counter() - started
-        size = sum(parameter.numel() for parameter in self.optimizer.state)
+        size = sum(parameter.numel() for parameter in self.optimizer.state)  # its keys
         rows = []
         for (row, batches, _), note in zip(self.unread, notes, strict=True):
             loss, norm, total, largest, skipped, diverged = note
@@ -396,7 +411,7 @@ class Trainer:
                 if row["skipped"]:
                     row["grad_norm"] = math.nan
             rows.append(row)
-            if diverged:  # later steps changed nothing
+            if diverged:  # the steps after it changed nothing, so they are dropped
                 self.step = row["step"]
                 self.batches = batches
                 self.diverged_at = self.step
@@ -406,12 +421,13 @@ class Trainer:
         return rows
 
     def evaluate(self) -> Row:
-        """Add a point to the dev curve, and return it."""
+        """Evaluate the model on dev. Add a point to the dev curve, and return it."""
         started = time.perf_counter()
         point: Row = {"step": self.step}
         point |= snapshot(self.model, self.dev)
         point |= second_moments(self.model, self.optimizer)
-        # A quarter of the windows each: enough for a direction, and half a training step's work.
+        # Two sets, each a quarter of the windows: that is enough for a direction, and with 32
+        # windows costs half a training step.
         one, other = self.dev[::4], self.dev[2::4]
         if len(other):
             size = self.machine.micro_batch_size
@@ -429,6 +445,7 @@ class Trainer:
         state = {name: getattr(self, name) for name in KEPT} | {
             "model": self.model.state_dict(),
             "scaler": self.scaler.state_dict(),
+            # Without groups: their rates and weight decay follow from the parameters of the run.
             "optimizers": [optimizer.state_dict()["state"] for optimizer in self.optimizers],
             "batch_stream": self.batch_stream.get_state(),
             "provenance": self.provenance.model_dump(mode="json"),
@@ -448,14 +465,15 @@ class Trainer:
             self.batch_stream.set_state(state["batch_stream"])
             self.provenance = Provenance.model_validate(state["provenance"])
             self.overflows = self.overflows.to(self.device)
-        if self.device == "cuda":  # where the step, and a graph of it, read the rate
+        if self.device == "cuda":  # AdamW's step, and a CUDA graph of it, read the rate there
             for group in self.optimizer.param_groups:
                 group["lr"] = torch.zeros((), device=self.device)
         if not self.finished:
             self._start_stretch()
 
     def _start_stretch(self) -> None:
-        """Note on which machine the next steps are made, unless it is that of the last ones."""
+        """Begin a stretch (see `lib.results.Stretch`), unless the machine and its packages are
+        those of the last one."""
         if self.step:
             self.resumed_at.append(self.step)
         here = {
@@ -463,19 +481,19 @@ class Trainer:
             "packages": machine.package_versions(),
         }
         last = self.stretches[-1] if self.stretches else {}
-        if last | here != last:
+        if any(last.get(name) != value for name, value in here.items()):
             self.stretches.append({"start": self.step, "end": self.step, **here})
 
 
 def chained_hash(before: str, x: Tensor) -> str:
-    """Chain the SHA-256 of a batch's inputs (B, T) to that of the batches before it."""
+    """Return the SHA-256 of the hash of all batches `before`, and of this batch's inputs (B, T)."""
     return hashlib.sha256(before.encode() + x.numpy().tobytes()).hexdigest()
 
 
 def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> tuple[str, str]:
-    """Return the hashes `initial_weights` and `batches` of a run of `steps` steps, without training
-    it. Batches that arms of a seed share are drawn once."""
-    # The layer under study draws no weights, and is not in their hash.
+    """Return what `initial_weights` and `batches` of a `Trainer` are after `steps` steps, without
+    training. Many arms share them, so they are kept for the next call."""
+    # The embedding norm draws no weights and is not hashed: all its variants share one entry.
     model = config.model.model_copy(update={"embedding_norm": "none"})
     batch_size = config.training.batch_size
     block_size = config.model.block_size
@@ -489,7 +507,7 @@ def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> 
 
 
 _drawn: dict[Any, Any] = {}
-"""By text, seed and size: the generator of batches, and the chained hash after each batch."""
+"""By text, seed and size: the generator, and the chained hash after 0, 1, 2, … batches."""
 
 
 @lru_cache
@@ -498,11 +516,12 @@ def _initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> str:
 
 
 def main(folder: Path, config: RunConfig) -> None:
-    """Train a run in this process, one of several that `train` started."""
+    """Train a run in this process, which is one of several that `train` started by torchrun."""
     rank = int(os.environ["LOCAL_RANK"])
     on_gpus = config.machine.device == "cuda"
     if on_gpus:
-        torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
+        # Before anything else touches a GPU. Otherwise all processes would use the first one.
+        torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if on_gpus else "gloo")
     corpus = load_corpus(config.corpus)
     provenance = Provenance.model_validate_json((folder / PROVENANCE).read_bytes())

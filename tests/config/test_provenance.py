@@ -48,7 +48,7 @@ def append(file, text="# a comment\n"):
     ("file", "changed"),
     [
         *((f"lib/config/{name}.py", {TRAIN}) for name in ("schema", "study", "yaml")),
-        *((f"lib/data/{name}.py", {TRAIN}) for name in ("text", "tokens")),
+        *((f"lib/data/{name}.py", {TRAIN}) for name in ("text", "tokens", "cache")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("model", "trainer", "checkpoint")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("machine", "distributed")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("graph", "optim")),

@@ -31,7 +31,7 @@ def from_text(tmp_path):
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """Where tokens are kept."""
-    monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path / "kept")
+    monkeypatch.setattr("lib.data.cache.output_root", lambda: tmp_path / "kept")
     return tmp_path / "kept" / "data" / "tokens"
 
 

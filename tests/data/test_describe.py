@@ -149,6 +149,7 @@ def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_
 @pytest.mark.parametrize(("tokenizer", "times"), [("characters", 65_000), ("bytes", 40)])
 def test_losses_follow_from_counts_by_hand(tokenizer, times, from_text, kept, monkeypatch):
     tiny = from_text("abcab\n\nbca abc cab\n" * times, tokenizer=tokenizer)
+    monkeypatch.setattr("lib.data.describe.SLICE", 1000)  # counts are joined from slices
     found, n = describe.references(tiny, 8), tiny.vocab_size
     train, heldout = tiny.decode(tiny.train), tiny.decode(tiny.heldout)
     counts, pairs = Counter(train), Counter(itertools.pairwise(train))

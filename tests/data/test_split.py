@@ -87,10 +87,10 @@ def test_the_end_of_every_file_is_held_out(end, load):
 
 
 @pytest.mark.parametrize(("most", "files"), [(3000, 3), (2**15, 40), (2**16, 3)])
-def test_what_is_measured_is_shared_out_over_the_files(most, files, load, monkeypatch):
-    monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
+def test_what_is_measured_is_shared_out_over_the_files(most, files, load):
     names = [[*WORDS][i * 3 // files] for i in range(files)]
-    corpus = load({f"{i:02}.txt": prose(name, 1000 + i, i) for i, name in enumerate(names)})
+    texts = {f"{i:02}.txt": prose(name, 1000 + i, i) for i, name in enumerate(names)}
+    corpus = load(texts, measured_characters=most)
     for part in (corpus.dev, corpus.test):
         assert len(part) <= most
         assert len(part) > 0.9 * min(most, 0.05 * corpus.whole.n_characters)
@@ -98,13 +98,15 @@ def test_what_is_measured_is_shared_out_over_the_files(most, files, load, monkey
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
-def test_measured_documents_are_of_all_of_a_large_corpus(tokenizer, load, monkeypatch):
-    monkeypatch.setattr("lib.data.text.MAX_MEASURED", 1500)
-    corpus = load(lines(SORTED * 3), tokenizer)
+def test_measured_documents_are_of_all_of_a_large_corpus(tokenizer, load):
+    corpus = load(lines(SORTED * 3), tokenizer, measured_characters=1500)
     for part in (corpus.dev, corpus.test):
         assert 1200 < len(corpus.decode(part)) <= 1500
         assert min(shares(corpus.decode(part)).values()) > 0.15
-    assert corpus.dev.tolist() == load(lines(SORTED * 3), tokenizer).dev.tolist()
+    more = load(lines(SORTED * 3), tokenizer, measured_characters=6000)
+    assert len(more.decode(more.dev)) > 3000  # not what was kept of fewer
+    again = load(lines(SORTED * 3), tokenizer, measured_characters=1500)
+    assert corpus.dev.tolist() == again.dev.tolist()
 
 
 FILES = {f"{name}.txt": prose(name, 100 + 50 * i, i, " ") for i, name in enumerate(WORDS)}

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -218,22 +219,37 @@ def test_the_leakage_filter_finds_lines_and_24_grams():
 # ---- files
 
 
-def test_another_text_or_size_has_a_suite_of_its_own(corpus, tmp_path):
-    folder, described = prepare_suite(corpus, 50, 48, tmp_path)
+def test_another_text_or_size_has_a_suite_of_its_own(corpus, kept):
+    folder, described = prepare_suite(corpus, 50, 48)
     assert (described["corpus_sha256"], described["block_size"]) == (corpus.sha256, 48)
     shorter = replace(corpus, test=corpus.test[:-4000])
     asked = [(corpus, 50, 64), (corpus, 0, 48), (shorter, 50, 48)]
-    assert len({folder, *(prepare_suite(*one, tmp_path)[0] for one in asked)}) == 4
+    assert len({folder, *(prepare_suite(*one)[0] for one in asked)}) == 4
 
 
-def test_the_suite_is_written_for_the_harness(corpus, suite, tmp_path, monkeypatch):
+def test_a_suite_is_built_once_for_all_runs_until_its_code_changes(corpus, kept, monkeypatch):
+    build = Mock(wraps=build_suite)
+    monkeypatch.setattr(suite_of, "build_suite", build)
+    made = [prepare_suite(corpus, 50, 48) for _ in range(2)]
+    assert made[0] == made[1]
+    more = replace(corpus, train=corpus.train[:1000])  # another fraction is asked the same
+    assert prepare_suite(more, 50, 48) == made[0]
+    assert build.call_count == 1
+    code = suite_of.imported_code() | {"lib/data/tasks.py": "edited"}
+    monkeypatch.setattr(suite_of, "imported_code", lambda: code)
+    folder, described = prepare_suite(corpus, 50, 48)
+    assert (build.call_count, described) == (2, made[0][1])
+    assert folder != made[0][0]
+
+
+def test_the_suite_is_written_for_the_harness(corpus, suite, kept, tmp_path, monkeypatch):
     from lm_eval.tasks import TaskManager  # seconds
 
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
-    folder, _ = prepare_suite(corpus, 50, 128, tmp_path)
+    folder, _ = prepare_suite(corpus, 50, 128)
     for path in [*folder.iterdir(), folder / "more.yaml"]:  # written again, whatever is there
         path.write_bytes(b"other")
-    _, described = prepare_suite(corpus, 50, 128, tmp_path)
+    _, described = prepare_suite(corpus, 50, 128)
     assert (described["hash"], described["left_out"]) == (suite.hash, suite.left_out)
     for task, row in zip(suite.tasks, described["tasks"], strict=True):
         lines = (folder / f"{task.name}.test.jsonl").read_text("utf-8").splitlines()

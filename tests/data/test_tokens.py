@@ -38,7 +38,7 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]))
 def test_any_text_survives_in_the_tokens_of_the_library(text):
     for tokenizer in (BYTES, PAIRS, Characters(text or "a")):
         ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids.tolist()) == text
+        assert tokenizer.decode(ids) == text
         assert tokenizer.end_of_document not in ids.tolist()
         assert tokenizer.characters[ids].sum() == len(text)
     assert PAIRS.encode(text).tolist() == PEER.encode(text, add_special_tokens=False).ids
@@ -47,7 +47,7 @@ def test_any_text_survives_in_the_tokens_of_the_library(text):
 
 def test_the_vocabulary_is_bytes_the_end_of_a_document_and_pairs_of_the_text():
     assert (len(BYTES.symbols), BYTES.end_of_document) == (257, 256)
-    assert BYTES.decode([97, 256, 98]) == "a\n\nb"
+    assert BYTES.decode(np.array([97, 256, 98])) == "a\n\nb"
     assert len(PAIRS.symbols) == 400
     assert {bytes([b]) for b in range(256)} <= set(PAIRS.tokens)
     assert PAIRS.tokens.count(b"") == 1
@@ -152,7 +152,7 @@ def test_a_tokenizer_that_loses_text_is_refused_by_symbol(fields, text, symbol, 
 def test_added_tokens_are_read_as_they_are_written():
     added = ADDED | {"content": "café", "normalized": False}
     pairs = BytePairs(changed(added_tokens=[END, added]), "own")
-    ids = pairs.encode("a café, naïve").tolist()
+    ids = pairs.encode("a café, naïve")
     assert 400 in ids
     assert pairs.decode(ids) == "a café, naïve"
     assert (pairs.symbols[400], pairs.characters[400]) == ("café", 4)
@@ -238,10 +238,11 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, token
 
 
 @pytest.mark.parametrize("most", [61, 64, 2**16])
-def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kept, monkeypatch):
-    monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
+def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kept):
     text, tokenizers = "".join(DOCUMENTS), ("characters", "bytes", "bpe-300")
-    characters, in_bytes, pairs = (from_text(text, tokenizer=name) for name in tokenizers)
+    characters, in_bytes, pairs = (
+        from_text(text, tokenizer=name, measured_characters=most) for name in tokenizers
+    )
     for other in (in_bytes, pairs):
         assert other.training_text == characters.training_text
         assert other.sha256 == characters.sha256
@@ -254,6 +255,24 @@ def test_one_text_is_cut_to_the_same_whatever_the_tokenizer(most, from_text, kep
         assert whole == same
         assert whole.startswith(shorter)
         assert len(whole) - len(shorter) < max(map(len, pairs.symbols))
+
+
+def test_no_more_of_a_long_text_is_tokenized_at_once_than_memory_holds(
+    from_text, kept, monkeypatch
+):
+    """Each character takes 150 bytes while it is tokenized; a text is cut about every 65,536."""
+    encode_all = BytePairs.encode_all
+    sizes = []
+
+    def counted(self, texts):
+        sizes.append(sum(map(len, texts)))
+        return encode_all(self, texts)
+
+    monkeypatch.setattr(BytePairs, "encode_all", counted)
+    text = "word " * 600_000
+    from_text(text, tokenizer="bytes")
+    assert sum(sizes) == len(text)
+    assert max(sizes) < 2**20 + 2**17
 
 
 def flip(path):
@@ -319,11 +338,11 @@ def test_what_was_made_of_another_text_does_not_count(load, kept):
 
 
 LARGE = """
-import sys, lib.data.tokens as t
+import sys, lib.data.cache as cache
 from pathlib import Path
 from lib.data.text import load_corpus
 from lib.config.schema import CorpusConfig
-t.output_root = lambda: Path(sys.argv[2])
+cache.output_root = lambda: Path(sys.argv[2])
 corpus = load_corpus(CorpusConfig(source=sys.argv[1], tokenizer="bytes"))
 (memory,) = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))
 print(len(corpus.train), int(memory.split()[1]) // 1024)

@@ -368,7 +368,7 @@ def test_a_stock_task_that_cannot_be_asked_is_found(folder, monkeypatch):
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
-    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
+    monkeypatch.setattr("lib.data.cache.output_root", lambda: folder)
     (fault,) = faults("asks")
     assert fault == "error: asks.yaml: evaluation.tasks: 'piqq' is unknown; did you mean 'piqa'?"
 
@@ -386,7 +386,7 @@ def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, fo
     items = {"Which?" * n: ["a", "b" * n] for n in (1, longest)}
     manager = own_task(folder, "", items, aggregation)
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: manager)
-    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
+    monkeypatch.setattr("lib.data.cache.output_root", lambda: folder)
     plan = SimpleNamespace(primary_measures=["loss", "own.acc"], frozen={})
     monkeypatch.setattr(preflight, "load_plan", lambda _: plan)
     evaluation = TINY["evaluation"] | {"tasks": ["own"]}

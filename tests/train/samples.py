@@ -93,7 +93,7 @@ def finished_study(folder, **content):
         for module in ("config.study", "config.claim"):
             patch.setattr(f"lib.{module}.PARAMS", folder / "params")
         patch.setattr("lib.config.paths.RUNS", folder / "runs")
-        patch.setattr("lib.data.tokens.output_root", lambda: folder)
+        patch.setattr("lib.data.cache.output_root", lambda: folder)
         study = load_study("small")
         for arm in study.arms():
             corpus = load_corpus(arm.config.corpus)

@@ -83,7 +83,7 @@ def test_a_killed_process_ends_the_others_and_a_rerun_has_undisturbed_weights(co
             killed.append((time.monotonic(), workers))
             next(p for p in workers if rank_of(p) == "1").kill()
 
-    with pytest.raises(UserError, match="a process ended early; a rerun"):
+    with pytest.raises(UserError, match="a process ended early; run this again"):
         train(TWO, corpus, 0, tmp_path / "killed", kill_the_second)
     ((then, workers),) = killed
     assert time.monotonic() - then < 10

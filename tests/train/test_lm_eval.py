@@ -24,8 +24,8 @@ def suite(corpus):
 
 
 @pytest.fixture(scope="module")
-def folder(corpus, tmp_path_factory):
-    return prepare_suite(corpus, 60, 128, tmp_path_factory.mktemp("harness"))[0]
+def folder(corpus):
+    return prepare_suite(corpus, 60, 128)[0]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def config(request):
 def corpus(config, tmp_path_factory):
     kept = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokens.output_root", lambda: kept)
+        patch.setattr("lib.data.cache.output_root", lambda: kept)
         whole = load_corpus(config.corpus)
     return beginning(whole, 4_000 if config.corpus.tokenizer == "characters" else 16_000)
 

@@ -109,7 +109,7 @@ def asked(tmp_path_factory):
         patch.setattr(harness, "TaskManager", partial(TaskManager, include_defaults=False))
         manager = harness._manager.__wrapped__(folder.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokens.output_root", lambda: folder)
+        patch.setattr("lib.data.cache.output_root", lambda: folder)
         patch.setattr(harness, "_manager", lambda _: manager)
         patch.setenv("DISABLE_MULTIPROC", "1")
         corpus = load_corpus(CorpusConfig(source="synthetic", tokenizer="bytes", fraction=0.1))

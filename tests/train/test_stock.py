@@ -79,7 +79,7 @@ def corpus(tmp_path_factory):
     for number in range(30):
         (folder / "texts" / f"{number}.txt").write_text(TEXTS[number % 3] * 3, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokens.output_root", lambda: folder)
+        patch.setattr("lib.data.cache.output_root", lambda: folder)
         return load_corpus(CorpusConfig(source=str(folder / "texts"), tokenizer="bpe-300"))
 
 
@@ -266,7 +266,9 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(monkeypatch):
         raise ConnectionError("Couldn't reach\nthe Hub")
 
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
-    with pytest.raises(ConfigError, match="piqa cannot be had: Couldn't reach the Hub; download"):
+    with pytest.raises(
+        ConfigError, match="piqa cannot be loaded: Couldn't reach the Hub; download"
+    ):
         require_tasks(EvaluationConfig(tasks=["piqa"]))
 
 

@@ -20,9 +20,9 @@ from lib.train.evaluate import measure
 from lib.train.machine import derive_seed, random_stream
 from lib.train.model import GPT, weights_digest
 from lib.train.optim import get_lr, optimizer_groups
-from lib.train.trainer import initial_hashes
+from lib.train.trainer import Trainer, initial_hashes
 from tests.conftest import change
-from tests.train.samples import assert_same, killed_at, train
+from tests.train.samples import assert_same, begun, killed_at, train
 
 
 @pytest.mark.parametrize(
@@ -247,6 +247,30 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
         assert (len(trace), skipped) == (20, 19)
     assert (trace["second_moment_max"] == 0).sum() == skipped + (diverged_at is not None)
     assert np.isfinite(trace["loss"]).all()
+
+
+def test_a_step_in_fp16_writes_to_the_same_memory_as_the_one_before(
+    tiny, corpus, tmp_path, monkeypatch
+):
+    """A CUDA graph reads and writes addresses; here also of steps that overflow."""
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=2.0**30))
+    config = change(tiny, "training", precision="fp16", iterations=24)
+    run = Trainer(config, corpus, begun(config, corpus), tmp_path / "run")
+
+    def addresses():
+        scaler = run.scaler
+        state = [scaler._scale, scaler._growth_tracker, run.stopped, run.overflows]
+        moments = [t for of in run.optimizer.state.values() for t in of.values()]
+        return [t.data_ptr() for t in (*state, *run.model.parameters(), *moments)]
+
+    run.training_step()
+    before = addresses()
+    for _ in range(20):
+        run.training_step()
+    assert addresses() == before
+    skipped = [bool(note[4]) for *_, note in run.unread]
+    assert skipped[0]
+    assert not skipped[-1]
 
 
 def test_a_schedule_is_constant_or_has_its_closed_form():

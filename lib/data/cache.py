@@ -1,0 +1,52 @@
+"""Keep below `data/` what follows from a text and takes long to make, for all runs to read."""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lib.config.files import locked, sha256, write_json
+from lib.config.paths import output_root
+from lib.config.schema import digest
+from lib.config.yaml import Json
+
+
+def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> tuple[Path, Json]:
+    """Return a folder below `data/KIND/`, and what `make` said of the files that it wrote there.
+
+    `make` is called only if there is no folder that was made of the same (`made_of`: texts, sizes,
+    code), or if one of its files is no longer as it was written. A process that finds another one
+    at work waits for it.
+
+    Raises OSError if the files cannot be kept.
+    """
+    key = digest(made_of)
+    folder = output_root() / "data" / kind / f"{name}-{key[:12]}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(Path(f"{folder}.lock")):
+        index = _as_written(folder, key)
+        if index is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            index = make(folder)
+            # Written last: without it, a folder that a killed process left does not count.
+            write_json(folder / "index.json", index | {"digest": _digest(folder, key, index)})
+    return folder, index
+
+
+def _as_written(folder: Path, key: str) -> Json | None:
+    """Read the index of a folder; None unless it was made of the same, and all files are as they
+    were written."""
+    with suppress(OSError, ValueError, LookupError):
+        index: Json = json.loads((folder / "index.json").read_text("utf-8"))
+        if index.pop("digest") == _digest(folder, key, index):
+            return index
+    return None
+
+
+def _digest(folder: Path, key: str, index: Json) -> str:
+    """Hash what a folder was made of (`key`), its index, and its other files."""
+    files = {path.name: sha256(path) for path in folder.iterdir() if path.name != "index.json"}
+    return digest([key, index, files])

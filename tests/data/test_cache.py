@@ -1,0 +1,60 @@
+"""What is kept below `data/`: made once, and again if it is of something else or damaged."""
+
+import pytest
+
+from lib.data.cache import cached
+
+
+def write(calls, text="a"):
+    def make(folder):
+        calls.append(folder)
+        (folder / "a.txt").write_text(text)
+        return {"of": [0.1, "ü"]}
+
+    return make
+
+
+def forget(folder):
+    (folder / "index.json").write_text((folder / "index.json").read_text().replace("0.1", "0.2"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "a.txt").write_text("b"),
+        lambda folder: (folder / "a.txt").unlink(),
+        lambda folder: (folder / "more").write_text(""),
+        lambda folder: (folder / "index.json").write_text("["),
+        lambda folder: (folder / "index.json").unlink(),
+        forget,
+    ],
+)
+def test_it_is_made_once_and_again_if_it_is_damaged(kept, damage):
+    calls = []
+    made = [cached("things", "own", ["x", 1], write(calls)) for _ in range(3)]
+    folder, index = made[0]
+    assert made == [(folder, {"of": [0.1, "ü"]})] * 3
+    assert calls == [folder]
+    damage(folder)
+    assert cached("things", "own", ["x", 1], write(calls)) == (folder, index)
+    assert calls == [folder] * 2
+    assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "index.json"]
+
+
+def test_of_something_else_it_is_made_beside_it(kept):
+    calls = []
+    folders = {cached("things", "own", of, write(calls))[0] for of in (["x", 1], ["x", 2], ["y"])}
+    assert len(folders) == len(calls) == 3
+
+
+def test_what_a_stopped_process_left_does_not_count(kept):
+    calls = []
+
+    def stopped(folder):
+        write(calls, "half")(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("things", "own", "x", stopped)
+    folder, _ = cached("things", "own", "x", write(calls))
+    assert (folder / "a.txt").read_text() == "a"
