@@ -497,7 +497,7 @@ def test_operations_and_parameters_are_those_of_the_model_s_matrices(tied, tiny)
 def test_the_symbols_of_a_text_that_is_not_here_follow_from_its_tokenizer(
     tokenizer, folder, monkeypatch
 ):
-    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
+    monkeypatch.setattr("lib.data.cache.output_root", lambda: folder)
     (folder / "own.json").write_text(learn("bpe-260", ["ab cd " * 9]), "utf-8")
     absent = CorpusConfig(source="nowhere", tokenizer=tokenizer)
     here = load_corpus(CorpusConfig(source="synthetic", tokenizer=tokenizer))
