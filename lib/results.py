@@ -1,11 +1,15 @@
-"""One run: what it leaves behind, where that comes from, and the measures that follow from it.
+"""The files that a run leaves behind, and how measures are computed from them.
 
-`result.json` holds a `RunResult`, and in it the `Provenance`: written down before the first step of
-training, it travels with every checkpoint and is never changed afterwards. Six raw tables stand
-beside it, and `measures_of` is the one route from them to a measure: `trace` has a row per step and
-`curve` one per evaluation; `windows` and `bins` hold sums over the held-out text, `positions` its
-loss by length of context, `items` a row per question of the suite. Where stock tasks are asked,
-`stock_items` has one per question of theirs.
+`result.json` holds a `RunResult`. Its `Provenance` was written before the first step of training,
+is in every checkpoint, and is never changed.
+
+Beside it are six raw tables as Parquet, and `measures_of` computes every measure from them:
+
+- `trace`: a row per training step;
+- `curve`: a row per evaluation on dev;
+- `windows`, `bins`: sums over the held-out text;
+- `positions`: its loss by length of context;
+- `items`: a row per question of the suite; with stock tasks also `stock_items`.
 """
 
 import math
@@ -44,7 +48,7 @@ def _now() -> str:
 
 
 class MachineFacts(Machine):
-    """The machine as far as it may change a number: its settings, and what it is."""
+    """Everything about a machine that may change a number: its settings, and its hardware."""
 
     checkpoint_interval: int = Field(default=100, exclude=True)
     device_name: str
@@ -53,22 +57,22 @@ class MachineFacts(Machine):
     cores: int | None
     platform: str
     variables: dict[str, str] = Field({}, exclude_if=not_)
-    """Variables of the environment that may change bits, where they are not as a sweep sets them;
-    of paths a hash."""
+    """Environment variables that may change bits, and differ from what a sweep sets; paths are
+    hashed."""
     start_up: list[str] = Field([], exclude_if=not_)
     """Files that Python and IPython executed before the notebook's first cell."""
 
 
 class Environment(_Facts):
-    """What executes: code, machine and versions."""
+    """Code, machine and versions of an execution."""
 
     commit: str | None
     """None where there is no git."""
     clean: bool | None
     """Whether code, notebooks and parameters were as committed."""
     code: str | None = Field(None, exclude_if=not_)
-    """Where code is a factor, the commit whose code and notebook execute; `commit` and `clean` are
-    then those of the parameters."""
+    """If code is a factor: the commit whose code and notebook execute. `commit` and `clean` then
+    describe the parameters."""
     measuring_digest: str
     machine: MachineFacts
     packages: dict[str, str | None]
@@ -76,17 +80,17 @@ class Environment(_Facts):
 
 
 class Stretch(_Facts):
-    """Steps of a run that were made on one machine, with one version of its packages."""
+    """Consecutive steps of a run on one machine, with the same versions of its packages."""
 
     start: int
-    """How many steps there were before."""
+    """Number of steps before it."""
     end: int
     machine: MachineFacts
     packages: dict[str, str | None]
 
 
 class Provenance(Environment):
-    """What a run's training began with. Later stretches may be of another machine."""
+    """Under which conditions a run's training began. Later stretches may be on other machines."""
 
     started: str = Field(default_factory=_now)
     study: str
@@ -103,9 +107,9 @@ class Provenance(Environment):
 
     @property
     def identity(self) -> str:
-        """SHA-256 of what decides the experiment: code, text (by its hash, not its path), seed and
-        parameters of the weights and their dev curve, and the plan. Not of the machine, which
-        changes no more than rounding: on another one a run continues from its checkpoint."""
+        """SHA-256 of everything that decides the weights and the dev curve: code, text (its hash,
+        not its path), seed, parameters; and of the plan. The machine is left out, because it
+        changes no more than rounding: a run may continue from its checkpoint on another one."""
         corpus = {name: v for name, v in self.parameters["corpus"].items() if name != "source"}
         curve = [self.parameters["evaluation"][name] for name in ("interval", "dev_windows")]
         code = [self.training_digest, self.corpus_sha256, self.seed]
@@ -114,7 +118,7 @@ class Provenance(Environment):
 
 
 class Execution(Environment):
-    """What measured a run: the notebook that wrote its result."""
+    """Under which conditions a run was measured, by the notebook that wrote its result."""
 
     finished: str = Field(default_factory=_now)
     from_checkpoint: bool
@@ -285,17 +289,18 @@ def has_stock(folder: Path) -> bool:
 
 
 def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
-    """Round numbers to single precision, which halves a file; not the column `loss`: it stays as
-    the optimiser saw it. They remain of the type float64, so that their sums are exact."""
+    """Round numbers to single precision, which halves a file. The column `loss` is not rounded. The
+    type stays float64, so that sums are exact."""
     rounded = table.select_dtypes("float64").drop(columns="loss", errors="ignore")
     return table.assign(**rounded.astype(np.float32).astype(np.float64))
 
 
 def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
-    """Sum per-character scores over windows of a multiple of `length` characters.
+    """Sum per-character scores over windows of a multiple of `length` characters. The first `dev`
+    scores are of dev, the others of test; no window has scores of both.
 
-    Columns: start (of the window, counted in scores), n, the sum of each column, and test,
-    whether it lies in the test part: no window reaches over its first score, number `dev`.
+    Columns: start (index of the window's first score), n, the sum of each column, and test (whether
+    the window is in the test part).
     """
     total = len(scores)
     size = length * math.ceil(total / length / MAX_WINDOWS)
@@ -309,15 +314,15 @@ def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
 
 
 def mean(sums: pd.Series, n: pd.Series) -> float:
-    """Mean of what was summed over parts of n, without rounding in between, whatever the machine.
-    NaN of nothing; infinite when a part is."""
+    """Return the mean, from sums over parts and the size n of each part. It is the same on every
+    machine, because `fsum` does not round in between. NaN if n is 0; infinite if a sum is."""
     total = n.sum()
     return math.fsum(sums) / int(total) if total else math.nan
 
 
 def expected_calibration_error(bins: pd.DataFrame) -> float:
-    """ECE (Guo et al. 2017, eq. 3): |accuracy - confidence| of the bins, weighted by their n, from
-    the columns n, confidence and correct, the latter two being sums."""
+    """Return the ECE (Guo et al. 2017, eq. 3): the mean of |accuracy - confidence| over bins,
+    weighted by their size. Columns of `bins`: n, and the sums confidence and correct."""
     return mean((bins["correct"] - bins["confidence"]).abs(), bins["n"])
 
 
@@ -327,8 +332,8 @@ test's in bins of equal mass, before and after the fitted temperature."""
 
 
 def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
-    """Compute every measure that raw files suffice for; none of them of a diverged run, which has
-    no `windows`. Those of the suite and of stock tasks are left out where these were not asked."""
+    """Compute every measure that follows from raw tables. A diverged run has none, because its
+    `windows` are empty. Without a suite or stock tasks, their measures are left out."""
     windows, bins, items, trace, curve = (
         raw[name] for name in ("windows", "bins", "items", "trace", "curve")
     )
@@ -373,16 +378,16 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
 
 
 def largest_rise(loss: ArrayLike) -> float:
-    """Measure how far a loss (steps,) rises above its running minimum at the most; NaN without a
-    finite loss."""
+    """Return the most that a loss (steps,) rises above its running minimum; NaN if no loss is
+    finite."""
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
     return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
 
 
 def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
-    """Mean accuracy over the tasks of the suite: without solved examples, and each with the most
-    that it was asked with."""
+    """Return the mean accuracy over the tasks of the suite: without solved examples, and with the
+    most that each task was asked with."""
     if items.empty:
         return {}
     tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index("shots")
