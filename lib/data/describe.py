@@ -13,6 +13,7 @@ from lib.config.schema import GRAM, CorpusConfig
 from lib.config.study import Study
 from lib.config.yaml import Json
 from lib.data.cache import cached
+from lib.data.split import FEWEST
 from lib.data.suite import made_of, prepare_suite
 from lib.data.tasks import windows
 from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
@@ -132,7 +133,8 @@ def untrained(corpus: Corpus, block_size: int) -> str:
         return ""
     return (
         f"{corpus.name}: {short} of {len(lengths)} files are not trained on: they are shorter than "
-        f"model.block_size {block_size} + 1; join them, or take corpus.tokenizer bytes"
+        f"model.block_size {block_size} + 1; join them, or, if there are {FEWEST} files or "
+        "more, take corpus.tokenizer bytes"
     )
 
 

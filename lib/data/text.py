@@ -152,7 +152,10 @@ class Corpus:
                 of, remedy = "", "give a longer text"
                 if self.whole.lengths:
                     of = " of its longest file"
-                    remedy = "give longer ones, or corpus.tokenizer bytes, which goes on over files"
+                    remedy = (
+                        f"join files, or, if there are {split.FEWEST} or more, take "
+                        "corpus.tokenizer bytes, whose windows go on over files"
+                    )
                 raise CorpusError(
                     f"{self.name}: too short: the {part} part has {length} {self.unit}{of} and "
                     f"model.block_size {block_size} needs {block_size + 1}; {remedy}"
