@@ -206,6 +206,7 @@ def test_the_split_is_one_of_names_and_bytes(load, tmp_path):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_no_question_reaches_from_one_file_to_another(load):
     """Questions about what follows a line are asked within a file alone."""
     text = load_corpus(CorpusConfig(source="synthetic")).training_text

@@ -191,6 +191,7 @@ def test_prompts_that_do_not_fit_are_left_out_by_name(corpus, block_size):
     assert all(str(block_size) in reason for reason in suite.left_out.values())
 
 
+@pytest.mark.slow
 def test_a_task_whose_longest_question_fills_the_context_exactly_is_asked(corpus):
     (task, *_) = build_suite(corpus, 200, 100).tasks
     longest = max(len(c + i.continuation) for i in task.items for c in i.contexts)
@@ -219,6 +220,7 @@ def test_the_leakage_filter_finds_lines_and_24_grams():
 # ---- files
 
 
+@pytest.mark.slow
 def test_another_text_or_size_has_a_suite_of_its_own(corpus, kept):
     folder, described = prepare_suite(corpus, 50, 48)
     assert (described["corpus_sha256"], described["block_size"]) == (corpus.sha256, 48)

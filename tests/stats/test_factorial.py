@@ -188,6 +188,7 @@ def test_every_seed_is_left_out_once():
     assert row["largest_p"] == pytest.approx(max(peers))
 
 
+@pytest.mark.slow
 def test_a_family_is_adjusted_anew_without_each_seed():
     runs = with_deltas(0.1, 0.2, 0.3, 0.4)
     own = np.tile([0.0, 0.01, 0.03, -0.02], 2)

@@ -226,6 +226,7 @@ def confirmatory():
     )
 
 
+@pytest.mark.slow
 def test_families_are_tested_as_their_plan_says(second):
     runs = confirmatory()
     contrasts, tests = answers.planned_contrasts(runs, second, rng())

@@ -27,6 +27,7 @@ def varied(corpus, **fields):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -58,6 +59,7 @@ def test_logits_and_cache_are_those_of_the_gpt2_that_transformers_load(fields, c
         torch.testing.assert_close(model(part, cache), expected.logits, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields", [{}, {"tied": True, "logit_softcap": None}, {"n_head": 4, "mlp_ratio": 3}], ids=str
 )
@@ -81,6 +83,7 @@ def test_nanochats_logits_gradients_and_cache_are_ours(fields, corpus):
     torch.testing.assert_close(torch.cat(parts, 1), gradients[1][0], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
     """Windows begin anew with each text; the last one of a text may be shorter."""
     model = varied(corpus, block_size=16)

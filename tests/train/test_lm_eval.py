@@ -126,6 +126,7 @@ def test_errors_name_the_remedy(model, corpus):
         adapter.loglikelihood([request("a", "b" * 129)])
 
 
+@pytest.mark.slow
 def test_every_question_is_asked_and_none_overflows(result, suite):
     table, items, overflows = result
     assert overflows == 0
@@ -140,6 +141,7 @@ def test_every_question_is_asked_and_none_overflows(result, suite):
         assert rows.correct.tolist() == (rows.choice == right).tolist()
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(result, suite, model, corpus):
     task = next(task for task in suite.tasks if task.name == "last_word")
     before = "".join(f"{e.text}\n" for e in task.exemplars)
@@ -161,6 +163,7 @@ def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(result, suite, m
     assert row.brier == pytest.approx(brier, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_without_preferences_is_at_chance(corpus, folder):
     uniform = make_model(corpus)
     with torch.no_grad():
