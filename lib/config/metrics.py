@@ -7,6 +7,7 @@ To add a measure, add it here, and return it from `lib.results` if raw files suf
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, Literal
@@ -54,6 +55,11 @@ _EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison")
 
 class _Registry(dict[str, Measure]):
     """Knows the accuracy of any stock task, without listing it."""
+
+    def __contains__(self, name: object) -> bool:
+        with suppress(KeyError):
+            return bool(self[str(name)])
+        return False
 
     def __missing__(self, name: str) -> Measure:
         task, _, shots = name.rpartition(".acc")

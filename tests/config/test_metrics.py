@@ -10,6 +10,7 @@ from lib.config.metrics import MEASURES, MeasureGroup
     [("piqa.acc", "piqa accuracy"), ("a.b.acc@5", "a.b accuracy, 5-shot")],
 )
 def test_the_accuracy_of_any_stock_task_is_a_measure(name, label):
+    assert name in MEASURES
     assert MEASURES[name].label == label
 
 
@@ -22,3 +23,4 @@ def test_every_group_of_a_measure_is_one_that_tables_ask_for():
 def test_an_unknown_measure_is_refused(name):
     with pytest.raises(KeyError, match=name):
         MEASURES[name]
+    assert name not in MEASURES
