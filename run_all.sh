@@ -64,8 +64,9 @@ install() {
   "$python" -m uv --version >/dev/null 2>&1 ||
     "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
   # A target or prefix in a user's uv.toml would install elsewhere, and no option takes it back.
-  ! (cd / && "$python" -m uv pip install --show-settings --python "$python" pip 2>/dev/null) |
-    grep -E '^ *(target|prefix): Some' >/dev/null || export UV_NO_CONFIG=1
+  # One that uv cannot read would only be complained of.
+  settings="$(cd / && "$python" -m uv pip install --show-settings --python "$python" pip 2>/dev/null)" &&
+    ! grep -E '^ *(target|prefix): Some' <<<"$settings" >/dev/null || export UV_NO_CONFIG=1
   # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
   (cd / && "$python" -m uv pip install "${quiet[@]}" --python "$python" "$@") ||
     "$python" -m pip install "${quiet[@]}" "$@"

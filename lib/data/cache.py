@@ -23,7 +23,8 @@ def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> 
     Raises OSError if the files cannot be kept.
     """
     key = digest(made_of)
-    folder = output_root() / "data" / kind / f"{name}-{key[:12]}"
+    top = (output_root() / "data").resolve()  # it may be a link to a folder that is not there yet
+    folder = top / kind / f"{name}-{key[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(Path(f"{folder}.lock")):
         index = _as_written(folder, key)

@@ -210,7 +210,7 @@ def _known_text(name: str) -> bytes:
     """Read a known text: from beside this file, from a place for corpora, or after a download to
     `data/` (pooch shows a progress bar, checks the hash, and then moves it into place)."""
     file_name, file_hash, url = KNOWN[name]
-    folder = output_root() / "data"
+    folder = (output_root() / "data").resolve()
     for path in [Path(__file__).with_name(file_name), *corpus_places(file_name)]:
         if path.is_file() and sha256(path) == file_hash:  # not another text of the same name
             data = path.read_bytes()
@@ -447,7 +447,8 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     """Cut a tokenized corpus to what a run reads. Of the training part that is the first `fraction`
-    of each file; of dev and test, the tokens that end within the first `measured_characters`."""
+    of each file, or of all documents together; of dev and test, the tokens that end within the
+    first `measured_characters`."""
     lengths = whole.lengths or {part: [len(ids)] for part, ids in whole.parts.items()}
     ends = {part: np.cumsum(of, dtype=np.int64) for part, of in lengths.items()}
     train = whole.parts["train"]

@@ -28,6 +28,7 @@ from lib.config.paths import (
     ROOT,
     RUNS,
     SWEEP,
+    find,
     output_root,
     relative,
     study_folder,
@@ -78,18 +79,22 @@ def copy_code(studies: Iterable[Study]) -> Path:
 
 
 def files_of(study: Study) -> dict[str, str]:
-    """Hash the files that define a study: its parameters, its plan and its tasks."""
+    """Hash the files that define a study: parameters, plan, tokenizers and tasks. Texts are not
+    among them, as they may be large; the analysis compares their hashes."""
     files = [PARAMS / f"{study.name}.yaml"]
     if study.plan:
         files.append(PLANS / study.plan)
+    tokenizers = {arm.config.corpus.tokenizer for arm in study.arms()}
+    named = [find(name) for name in sorted(tokenizers) if name.endswith(".json")]
+    files += [file for file in named if file and file.is_file()]
     tasks = study.evaluation.include_path
     hashes = {relative(file): sha256(file) for file in files}
     return hashes | ({tasks: str(tasks_hash(tasks))} if tasks else {})
 
 
 def require_as_asked(study: Study) -> None:
-    """Raise ConfigError if a study's parameters, plan or tasks were edited since the sweep
-    began."""
+    """Raise ConfigError if a study's parameters, plan, tokenizers or tasks were edited since the
+    sweep began."""
     now, asked = files_of(study), read_json(SWEEP)["files"].get(study.name, {})
     for name in asked | now:
         if now.get(name) != asked.get(name):

@@ -15,9 +15,17 @@ from pathlib import Path
 
 from lib.config.environment import cores
 from lib.config.errors import UserError
-from lib.config.files import sha256, write_text
+from lib.config.files import sha256, write_json, write_text
 from lib.config.paths import ROOT, listed, output_root, result_file
-from lib.record.archive import MANIFEST, README, SHARED, Record, executed_at, sums_of
+from lib.record.archive import (
+    MANIFEST,
+    README,
+    SHARED,
+    Record,
+    executed_at,
+    is_replaceable,
+    sums_of,
+)
 from lib.record.verify import Report, differing
 from lib.results import status_of
 from lib.sweep.code import execute_in, run_module
@@ -94,6 +102,8 @@ def changed_files(record: Record, again: Record) -> Iterator[str]:
 def replace(record: Record, again: Record, kept: list[str]) -> None:
     """Copy the study's notebooks but those in `kept`, its figures and results from a new record
     into the old one, whose README then says at which commit the kept ones were executed."""
+    done = result_file("archive", record.study)
+    is_own = done.is_file() and is_replaceable(record.study)
     (record.folder / MANIFEST).unlink(missing_ok=True)  # there is none until all is here
     drawn = result_file("04_figures", record.study).name
     for name, path in record.files.items():
@@ -108,3 +118,5 @@ def replace(record: Record, again: Record, kept: list[str]) -> None:
     ]
     write_text(readme, "\n".join([of_runs, *of_kept, ""]))
     write_text(record.folder / MANIFEST, sums_of(record))
+    if is_own:  # as archive says it, so that a sweep still replaces it
+        write_json(done, {"manifest": sha256(record.folder / MANIFEST)})

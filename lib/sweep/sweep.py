@@ -137,7 +137,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     its exit status. Without a log, only print what it would make. Raises UserError if a sweep of
     five steps fails, or if the code was edited since this process began."""
     stale, runs = find_stale(studies), runs_of(studies)
-    print_reasons(studies, stale)
+    print_reasons(studies, stale, replaces=sweep.replace)
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
     later = made_later(studies, due, stale)
     if not (due or later or sweep.flags or sweep.replace):
@@ -385,7 +385,9 @@ def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
     return f"{' and '.join(changed)} changed: executed again" if changed else ""
 
 
-def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
+def print_reasons(
+    studies: Iterable[Study], stale: Mapping[Path, str], *, replaces: bool = False
+) -> None:
     """Print which planned studies will not be confirmatory, which records stay, and what is stale
     and why."""
     for study in studies:
@@ -401,7 +403,7 @@ def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
             print(f"{claim}: {_EXPLORES}")
         elif is_due and frozen and frozen.committed_code and git_state()["clean"] is not True:
             print(f"{study.name}: commit code and parameters first: {_EXPLORES}")
-        if not is_replaceable(study.name):
+        if not (replaces or is_replaceable(study.name)):
             print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
     because = defaultdict[str, list[str]](list)
     for path, reason in stale.items():

@@ -127,7 +127,7 @@ def test_a_checkout_that_was_changed_since_is_no_arm(file, checkout, tmp_path, m
 def code(tmp_path, monkeypatch):
     """A little checkout in place of this one, whose code this process has imported."""
     for name in ("lib/model.py", "lib/data/text.packed", "notebooks/02.ipynb", "params/own.yaml",
-                 "params/plans/p.yaml", "asked/task.yaml", "lib/.hidden"):  # fmt: skip
+                 "params/plans/p.yaml", "asked/task.yaml", "t.json", "lib/.hidden"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, "utf-8")
     (tmp_path / "lib/model.py").chmod(0o555)
@@ -147,7 +147,7 @@ def code(tmp_path, monkeypatch):
 def asking():
     evaluation = {"include_path": "asked", "tasks": ["own"]}
     content = {"name": "own", "seeds": [0], "plan": "p.yaml", "evaluation": evaluation}
-    corpus = {"source": "synthetic", "tokenizer": "bytes"}
+    corpus = {"source": "synthetic", "tokenizer": "t.json"}
     return Study.model_validate(TINY | content | {"corpus": corpus})
 
 
@@ -172,7 +172,9 @@ def test_code_that_was_edited_since_a_command_began_is_not_copied(file, code):
     assert "were edited since this command began" in refused(copy_code, [asking()])
 
 
-@pytest.mark.parametrize("file", ["params/own.yaml", "params/plans/p.yaml", "asked/task.yaml"])
+@pytest.mark.parametrize(
+    "file", ["params/own.yaml", "params/plans/p.yaml", "asked/task.yaml", "t.json"]
+)
 def test_a_file_that_asks_may_not_be_edited_while_the_sweep_runs(file, code):
     copy_code([asking()])
     require_as_asked(asking())

@@ -129,3 +129,5 @@ def test_a_record_is_made_again_from_its_raw_tables_by_the_notebooks_of_today(ti
     notebook = json.loads((paper / "record/tiny/03_analysis.ipynb").read_text("utf-8"))
     assert len(notebook["cells"]) > 10
     assert {*Record("tiny", paper).manifest} == {*Record("tiny", paper).files}
+    said = read_json(tiny / "runs/tiny/archive.json")["manifest"]  # it is still one's own
+    assert said == sha256(paper / "record/tiny" / MANIFEST)
