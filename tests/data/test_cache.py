@@ -1,25 +1,69 @@
-"""What follows from a text is kept once, for all runs."""
+"""What is kept below `data/`: made once, and again if it is of something else or damaged."""
+
+import pytest
 
 from lib.data.cache import cached
 
 
-def test_what_is_kept_lies_where_a_link_leads_and_is_made_once(tmp_path, monkeypatch):
-    """The folder of a trial has `data/` as a link, to one that a fresh clone does not have yet."""
+def write(calls, text="a"):
+    def make(folder):
+        calls.append(folder)
+        (folder / "a.txt").write_text(text)
+        return {"of": [0.1, "ü"]}
+
+    return make
+
+
+def forget(folder):
+    (folder / "index.json").write_text((folder / "index.json").read_text().replace("0.1", "0.2"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "a.txt").write_text("b"),
+        lambda folder: (folder / "a.txt").unlink(),
+        lambda folder: (folder / "more").write_text(""),
+        lambda folder: (folder / "index.json").write_text("["),
+        lambda folder: (folder / "index.json").unlink(),
+        forget,
+    ],
+)
+def test_it_is_made_once_and_again_if_it_is_damaged(kept, damage):
+    calls = []
+    made = [cached("things", "own", ["x", 1], write(calls)) for _ in range(3)]
+    folder, index = made[0]
+    assert made == [(folder, {"of": [0.1, "ü"]})] * 3
+    assert calls == [folder]
+    damage(folder)
+    assert cached("things", "own", ["x", 1], write(calls)) == (folder, index)
+    assert calls == [folder] * 2
+    assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "index.json"]
+
+
+def test_of_something_else_it_is_made_beside_it(kept):
+    calls = []
+    folders = {cached("things", "own", of, write(calls))[0] for of in (["x", 1], ["x", 2], ["y"])}
+    assert len(folders) == len(calls) == 3
+
+
+def test_what_a_stopped_process_left_does_not_count(kept):
+    calls = []
+
+    def stopped(folder):
+        write(calls, "half")(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("things", "own", "x", stopped)
+    folder, _ = cached("things", "own", "x", write(calls))
+    assert (folder / "a.txt").read_text() == "a"
+
+
+def test_it_lies_where_a_link_leads_to_a_folder_that_is_not_there_yet(tmp_path, monkeypatch):
+    """A trial in a fresh clone has its `data/` as such a link."""
     monkeypatch.setattr("lib.data.cache.output_root", lambda: tmp_path / "trial")
     (tmp_path / "trial").mkdir()
     (tmp_path / "trial" / "data").symlink_to(tmp_path / "data")
-    made = []
-
-    def make(folder):
-        made.append(folder)
-        (folder / "items").write_text("1", "utf-8")
-        return {"n": 1}
-
-    for _ in range(2):
-        folder, index = cached("suites", "a-text", ["a text", 1], make)
-        assert folder.parent == tmp_path / "data" / "suites"
-        assert index == {"n": 1}
-    assert made == [folder]
-    (folder / "items").write_text("2", "utf-8")  # no longer as it was written
-    cached("suites", "a-text", ["a text", 1], make)
-    assert made == [folder, folder]
+    folder, _ = cached("things", "own", "x", write([]))
+    assert folder.parent == tmp_path / "data" / "things"
