@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field
 
-from lib.config.files import nan_to_none, read_json
+from lib.config.files import nan_to_none, read_json, sha256, write_json
+from lib.config.paths import run_folder
 from lib.config.provenance import tasks_hash
 from lib.config.schema import Machine, digest, stock_measures
 from lib.config.study import Arm, Study
@@ -265,6 +266,19 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
         store_schema=False,
     )
     return path
+
+
+def write_result(
+    study: Study, arm: Arm, seed: int, raw: Mapping[str, pd.DataFrame], facts: Json
+) -> RunResult:
+    """Write a run's raw tables, then its `result.json`, which has their hashes; return the result.
+    `facts` are the fields that `lib.train` knows."""
+    folder = run_folder(study.name, arm.id, seed)
+    files = [write_raw(folder, name, table) for name, table in raw.items()]
+    hashes = {path.name: sha256(path) for path in files}
+    result = RunResult.model_validate(identity_fields(study, arm, seed) | facts | {"files": hashes})
+    write_json(folder / "result.json", result.model_dump(mode="json"))
+    return result
 
 
 def read_raw_file(folder: Path, name: str) -> pd.DataFrame:

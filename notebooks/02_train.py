@@ -72,8 +72,8 @@ if trained.diverged_at:
 
 # %%
 from lib.config import relative
-from lib.train import measure, write_result
-from lib.results import history
+from lib.results import history, write_result
+from lib.train import facts_of, measure
 
 measured = measure(trained)
 print("\n".join(measured.notes) or "everything was measured")
@@ -84,7 +84,7 @@ print("\n".join(measured.notes) or "everything was measured")
 # make a run stale.
 
 # %%
-result = write_result(design, this, trained, measured)
+result = write_result(design, this, seed, measured.raw, facts_of(this, trained, measured))
 print(history(result.provenance), relative(folder / "result.json"), sep="\n")
 result
 

@@ -9,7 +9,7 @@ from lib import exports
 __getattr__ = exports(
     __name__,
     {
-        "evaluate": ["measure", "write_result"],
+        "evaluate": ["facts_of", "measure"],
         "machine": ["random_stream"],
         "trainer": ["train"],
     },

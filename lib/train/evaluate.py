@@ -20,10 +20,10 @@ from torch.nn import functional as F
 
 from lib import results
 from lib.config.errors import UserError
-from lib.config.files import nan_to_none, sha256, write_json
-from lib.config.paths import run_folder
+from lib.config.files import nan_to_none
 from lib.config.provenance import measure_files, require_unedited
-from lib.config.study import Arm, Study
+from lib.config.study import Arm
+from lib.config.yaml import Json
 from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import Corpus, evenly_spaced_windows
@@ -303,40 +303,34 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
         result.tables["stock_tasks"], result.raw[results.STOCK] = tables
 
 
-def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> results.RunResult:
-    """Write a run's raw files, then its `result.json`; return the result. Raises UserError if code
-    that measures was edited after it was imported."""
+def facts_of(arm: Arm, run: Trainer, measured: Measurement) -> Json:
+    """Return what a result says of a run beside its identity and files: how it trained, what was
+    measured, and with which code and machine. Raises UserError if code that measures was edited
+    after it was imported."""
     require_unedited(measure_files())
-    seed = run.provenance.seed
-    folder = run_folder(study.name, arm.id, seed)
-    files = [results.write_raw(folder, name, table) for name, table in measured.raw.items()]
     executed = results.Execution(
         from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)
     )
-    result = results.RunResult(
-        **results.identity_fields(study, arm, seed),
-        corpus_sha256=run.corpus.sha256,
-        suite_hash=measured.suite_hash,
-        status="completed" if run.diverged_at is None else "diverged",
-        diverged_at=run.diverged_at,
-        resumed_at=run.resumed_at,
-        stretches=[results.Stretch.model_validate(stretch) for stretch in run.stretches],
-        steps=run.step,
-        tokens=run.rows[-1]["tokens"],
-        parameters=count_parameters(run.model),
-        initial_weights=run.initial_weights,
-        batches=run.batches,
-        final_weights=weights_digest(run.model, all_weights=True),
-        measures=nan_to_none(measured.measures),
-        tables={name: results.json_rows(table) for name, table in measured.tables.items()},
-        references=references(run.corpus, arm.config.model.block_size),
-        throughput=measured.throughput,
-        seconds=measured.seconds,
-        files={path.name: sha256(path) for path in files},
-        provenance={
+    return {
+        "corpus_sha256": run.corpus.sha256,
+        "suite_hash": measured.suite_hash,
+        "status": "completed" if run.diverged_at is None else "diverged",
+        "diverged_at": run.diverged_at,
+        "resumed_at": run.resumed_at,
+        "stretches": run.stretches,
+        "steps": run.step,
+        "tokens": run.rows[-1]["tokens"],
+        "parameters": count_parameters(run.model),
+        "initial_weights": run.initial_weights,
+        "batches": run.batches,
+        "final_weights": weights_digest(run.model, all_weights=True),
+        "measures": nan_to_none(measured.measures),
+        "tables": {name: results.json_rows(table) for name, table in measured.tables.items()},
+        "references": references(run.corpus, arm.config.model.block_size),
+        "throughput": measured.throughput,
+        "seconds": measured.seconds,
+        "provenance": {
             "trained": run.provenance.model_dump(mode="json"),
             "executed": executed.model_dump(mode="json"),
         },
-    )
-    write_json(folder / "result.json", result.model_dump(mode="json"))
-    return result
+    }

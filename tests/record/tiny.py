@@ -25,13 +25,14 @@ from lib.data.text import load_corpus
 from lib.record.archive import SHARED, Record, archive
 from lib.record.retrain import retrain
 from lib.record.verify import verify_record
+from lib.results import write_result
 from lib.stats.runs import collect, read_parquet, study_results, tidy
 from lib.stats.verdict import analyse
 from lib.sweep.estimate import begin_again as hashes
 from lib.sweep.execute import train_apart
 from lib.sweep.kaggle import import_study, pack
 from lib.sweep.renew import renew
-from lib.train.evaluate import measure, write_result
+from lib.train.evaluate import facts_of, measure
 from lib.train.trainer import train
 from tests.conftest import TINY
 
@@ -86,7 +87,9 @@ def make():
         for seed in study.seeds:
             folder = paths.run_folder("tiny", arm.id, seed)
             trained = train(study, arm, seed, corpus, folder, lambda *_: None)
-            result = write_result(study, arm, trained, measure(trained))
+            measured = measure(trained)
+            facts = facts_of(arm, trained, measured)
+            result = write_result(study, arm, seed, measured.raw, facts)
             shown = result._repr_mimebundle_()["application/json"]
             write_notebook("02_train", {"application/json": shown}, arm.id, seed)
 

@@ -12,8 +12,9 @@ from lib.config.paths import run_folder
 from lib.config.schema import ModelConfig
 from lib.config.study import Study, load_study
 from lib.data.text import load_corpus
+from lib.results import write_result
 from lib.train import trainer as training
-from lib.train.evaluate import measure, write_result
+from lib.train.evaluate import facts_of, measure
 from lib.train.hugging_face import as_gpt2
 from lib.train.machine import random_stream
 from lib.train.model import GPT, RMS_EPS, ROTARY_BASE, weights_digest
@@ -103,7 +104,8 @@ def finished_study(folder, **content):
                 run = run_folder(study.name, arm.id, seed)
                 trained = training.train(study, arm, seed, corpus, run, lambda *_: None)
                 measured = measure(trained)
-                write_result(study, arm, trained, measured)
+                facts = facts_of(arm, trained, measured)
+                write_result(study, arm, seed, measured.raw, facts)
         yield study
 
 

@@ -13,8 +13,8 @@ from lib.config.study import Study
 from lib.data.describe import references
 from lib.data.suite import INSTALL
 from lib.data.text import load_corpus
-from lib.results import measures_of, read_raw
-from lib.train.evaluate import measure, score, write_result
+from lib.results import measures_of, read_raw, write_result
+from lib.train.evaluate import facts_of, measure, score
 from tests.conftest import TINY, beginning, change
 from tests.train.samples import finished_study, train
 
@@ -79,9 +79,11 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
 @SLOW
 def test_a_result_holds_every_measure(config, corpus, trained, measured, tmp_path, monkeypatch):
     """Each follows from the raw tables; bits count all characters but those of the first token."""
-    monkeypatch.setattr("lib.train.evaluate.run_folder", lambda *_: tmp_path)
+    monkeypatch.setattr("lib.results.run_folder", lambda *_: tmp_path)
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [0]})
-    result = write_result(study, study.arm("baseline"), trained, measured)
+    arm = study.arm("baseline")
+    facts = facts_of(arm, trained, measured)
+    result = write_result(study, arm, 0, measured.raw, facts)
     expected = {name for name in MEASURES if "per_second" not in name}
     expected -= {"unstable", "plateau", "harmful"}  # of several runs
     assert expected <= {*result.measures, *result.throughput}
