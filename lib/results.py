@@ -344,6 +344,9 @@ BINNINGS = ("equal_mass", "equal_width", "test", "test_tempered")
 """Column `binning` of `bins`: all held-out characters in bins of equal mass and of equal width, and
 test's in bins of equal mass, before and after the fitted temperature."""
 
+EARLY_STEPS = (50, 100)
+"""Between these steps, both included, the stream's length tells how a model starts to learn."""
+
 
 def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Compute every measure that follows from raw tables. A diverged run has none, because its
@@ -383,6 +386,9 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
+    early = curve[curve["step"].between(*EARLY_STEPS)]
+    if "residual_norm_1" in curve and len(early):
+        measures["log_residual_norm_1"] = float(np.log(early["residual_norm_1"]).mean())
     if "embedding_angle" in curve:  # older runs have none
         measures["embedding_angle"] = float(curve["embedding_angle"].mean())
     for task, rows in raw[STOCK].groupby("task") if len(raw.get(STOCK, ())) else ():

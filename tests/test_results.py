@@ -73,6 +73,15 @@ def test_measures_follow_from_the_sums():
     assert results.measures_of(raw_of(too_large, dev=499))["perplexity"] == math.inf
 
 
+def test_the_length_after_block_1_is_a_geometric_mean_over_steps_50_to_100():
+    raw = raw_of(scores(100), dev=50)
+    assert "log_residual_norm_1" not in results.measures_of(raw)  # a run of 30 steps
+    curve = pd.DataFrame({"step": [0, 49, 50, 75, 100, 101], "dev_loss": 3.0})
+    curve["residual_norm_1"] = [1e9, 1e9, 20.0, 40.0, 10.0, 1e9]
+    measures = results.measures_of(raw | {"curve": curve})
+    assert measures["log_residual_norm_1"] == pytest.approx(math.log(20.0))
+
+
 def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_own():
     assert set(results.measures_of(raw_of(scores(100), dev=50))) <= set(MEASURES)
     assert len({m.label for m in MEASURES.values()} - {""}) == len(MEASURES)

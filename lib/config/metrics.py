@@ -100,6 +100,8 @@ MEASURES = _Registry({
     "harmful": Measure("runs of harmful instability, as a share", "", "lower", 2, ("summary",)),
     "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",)),
     "embedding_angle": Measure("mean turn of a token embedding in a step", "rad", None, 5),
+    "log_residual_norm_1": Measure("log length of the stream after block 1, steps 50 to 100", "",
+                                   None, 3),
     "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",)),
     "peak_memory": Measure("peak memory of a training process", "GB", "lower", 2),
     "inference_tokens_per_second": Measure("inference speed, batched", "tokens/s", "higher", 0,

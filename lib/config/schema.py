@@ -117,6 +117,15 @@ class ModelConfig(Section):
     block starts as the identity."""
     head_std: Std = WPE_STD
     """Standard deviation of an untied output projection at initialisation."""
+    head_init: Literal["normal", "embeddings"] = "normal"
+    """How an untied output projection starts: drawn from a normal distribution, or as a copy of the
+    token embeddings, from which it then departs."""
+    embedding_roll: Annotated[int, Field(ge=0, lt=100_000)] = 0
+    """Places by which the features of block 1's input are shifted (`torch.roll`). It keeps lengths
+    and angles, and a token's vector no longer lines up with its own row of a tied projection."""
+    backout: bool = False
+    """Whether the output projection reads only what the blocks added: block 1's input is subtracted
+    from the stream before the last norm. (nanochat's backout subtracts a later stream.)"""
     logit_softcap: Annotated[float, Field(ge=1e-2, le=1e4)] | None = None
     """The c in c · tanh(logits / c), which bounds the logits. None: off."""
     dropout: BelowOne = 0.0
@@ -135,6 +144,10 @@ class ModelConfig(Section):
             raise ValueError(f"position_std is for positions: learned; leave it at {WPE_STD}")
         if self.tied and self.head_std != WPE_STD:
             raise ValueError(f"head_std is for tied: false; leave it at {WPE_STD}")
+        if self.head_init != "normal" and (self.tied or self.head_std != WPE_STD):
+            raise ValueError(f"head_init: {self.head_init} needs tied: false, and no head_std")
+        if self.embedding_roll >= self.n_embd:
+            raise ValueError(f"embedding_roll must be below n_embd, which is {self.n_embd}")
         return self
 
 

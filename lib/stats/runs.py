@@ -47,9 +47,17 @@ def collect(study: Study) -> list[RunResult]:
     return results
 
 
-_EMBEDDING_NORM_FIELDS = ("embedding_norm", "embedding_rms", "branch_multiplier")
+_NO_WEIGHTS = (
+    "embedding_norm",
+    "embedding_rms",
+    "branch_multiplier",
+    "embedding_roll",
+    "backout",
+)
+"""Fields of the model that leave the initial weights as they are, but for those of the embedding
+normalization, which `initial_weights` leaves out."""
 _OTHER_MODEL_FIELDS = [
-    f"model.{field}" for field in ModelConfig.model_fields if field not in _EMBEDDING_NORM_FIELDS
+    f"model.{field}" for field in ModelConfig.model_fields if field not in _NO_WEIGHTS
 ]
 _BATCH = ("training.batch_size", "model.block_size")
 _TOKENS = ("training.iterations", *_BATCH)

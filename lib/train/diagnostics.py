@@ -34,7 +34,8 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     - embedding_norm: mean L2 norm at the input of block 1;
     - embedding_cosine: mean cosine between token embeddings;
     - input_cosine: the same between vectors at the input of block 1;
-    - residual_norm_<k>: mean L2 norm after k blocks, k = 0 … n_layer;
+    - residual_norm_<k>: mean L2 norm after k blocks, k = 0 … n_layer; the last as the last norm
+      reads it, so under `backout` without block 1's input;
     - logit_max and logit_sd: a prediction's largest logit, and the standard deviation of its
       logits, means over predictions;
     - norm_gain and norm_bias: means over these parameters, if the embedding normalization has them.

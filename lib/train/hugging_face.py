@@ -21,7 +21,16 @@ from lib.train.model import GPT
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-_FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
+_FIXED = (
+    "positions",
+    "norm",
+    "qk_norm",
+    "activation",
+    "bias",
+    "logit_softcap",
+    "embedding_roll",
+    "backout",
+)
 """Fields of `ModelConfig` whose default is what GPT-2 has; it knows no other value."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 """Values of `embedding_norm` that can be applied to the embeddings."""

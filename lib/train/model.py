@@ -241,6 +241,8 @@ class Transformer(nn.Module):
             x = x + self.wpe(positions)
         if self.config.embedding_norm_on == "sum":
             x = self._normalized(x)
+        if self.config.embedding_roll:
+            x = x.roll(self.config.embedding_roll, dims=-1)
         return x  # type: ignore[no-any-return]
 
     def _normalized(self, x: Tensor) -> Tensor:
@@ -296,6 +298,8 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        if config.head_init == "embeddings":
+            self.lm_head.weight.copy_(self.transformer.wte.weight)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. With a
@@ -316,7 +320,7 @@ class GPT(nn.Module):
                 f"the text is {end} characters long and model.block_size is "
                 f"{config.block_size}: shorten it, or train with a larger block_size"
             )
-        x = net.dropout(net.embed(ids, start))  # (B, T, C)
+        x = embedded = net.dropout(net.embed(ids, start))  # (B, T, C)
         cos_sin = None  # rotary: (T, D/2) each
         if config.positions == "rotary":
             positions = torch.arange(start, end, device=ids.device)
@@ -327,6 +331,8 @@ class GPT(nn.Module):
             mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)  # (T, P + T)
         for block in net.h:
             x = block(x, mask, cache, cos_sin)
+        if config.backout:
+            x = x - embedded
         return net.ln_f(x)  # type: ignore[no-any-return]
 
     def recompute_activations(self) -> None:

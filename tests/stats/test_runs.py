@@ -200,11 +200,16 @@ def test_settings_that_follow_from_the_batch_may_differ_with_it():
 def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
     with pytest.raises(ResultError, match="layernorm seed 1 has initial_weights"):
         check(tiny_study, changed(runs, 3, initial_weights="0" * 64))
-    factors = {"model.branch_multiplier": [1.0, 2.0]}
-    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
-    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
-    with pytest.raises(ResultError, match=r"branch_multiplier=2(\.0)? seed 0 has initial_weights"):
-        check(study, changed(runs, 1, initial_weights="0" * 64))
+    for field, levels in (
+        ("branch_multiplier", [1.0, 2.0]),
+        ("embedding_roll", [0, 1]),
+        ("backout", [False, True]),
+    ):
+        factors = {f"model.{field}": levels}
+        study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+        runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+        with pytest.raises(ResultError, match=rf"{field}=\S+ seed 0 has initial_weights"):
+            check(study, changed(runs, 1, initial_weights="0" * 64))
 
 
 def test_both_sides_of_any_contrast_have_one_budget():

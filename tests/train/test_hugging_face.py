@@ -109,6 +109,7 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
     [
         (NANOCHAT, "it is no GPT-2, which has another positions, norm, qk_norm, activation, bias"),
         ({"positions": "rotary"}, "which has another positions$"),
+        ({"embedding_roll": 1, "backout": True}, "which has another embedding_roll, backout$"),
         ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm between"),
     ],
 )

@@ -16,10 +16,14 @@ it to the whole stream and changes nothing that is read from it. So:
    start and speed (untied, with a negligible eps).
 5. Where embeddings begin at RMS 1, projections at zero and the output is untied, as in nanochat, a
    normalization of the embeddings is the identity at step 0, up to a factor per token.
+6. `embedding_roll` with an untied output is another order of the embeddings' features, which
+   nobody knows: a model whose embeddings and layer begin rolled. So only what a tied output reads
+   of the embeddings can make it matter.
 """
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -27,8 +31,9 @@ from torch.nn import functional as F
 from lib.train.machine import random_stream
 from lib.train.model import count_parameters
 from lib.train.optim import optimizer_groups
+from lib.train.trainer import Trainer
 from tests.conftest import change
-from tests.train.samples import gpt, train
+from tests.train.samples import begun, gpt, train
 
 SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 
@@ -118,6 +123,51 @@ def test_an_untied_output_is_drawn_last_and_adds_its_own_weights():
     assert float(untied.lm_head.weight.std()) == pytest.approx(0.02, rel=0.05)
     undecayed = optimizer_groups(untied, 0.1)[1]["params"]
     assert any(p is untied.lm_head.weight for p in undecayed)
+
+
+@pytest.mark.parametrize("roll", [1, 5])
+def test_with_an_untied_head_a_roll_only_renames_features(roll, float64, tiny, corpus, tmp_path):
+    """The plain model, with embeddings that are rolled before training, takes the same path."""
+    untied = change(tiny, "model", embedding_norm="layernorm", tied=False)
+    untied = change(untied, "training", iterations=60, gradient_clip=1.0)
+    runs = []
+    for n in (0, roll):
+        config = change(untied, "model", embedding_roll=n)
+        runs.append(Trainer(config, corpus, begun(config, corpus), tmp_path / str(n)))
+    plain, rolled = runs
+    of_features = ("transformer.wte", "transformer.wpe", "transformer.emb_norm")
+    with torch.no_grad():
+        for name, weight in plain.model.named_parameters():
+            if name.startswith(of_features):
+                weight.copy_(weight.roll(roll, dims=-1))
+    for run in runs:
+        run.training_loop(lambda *_: None)
+    np.testing.assert_allclose(plain.trace["loss"], rolled.trace["loss"], rtol=0, atol=1e-12)
+    for name, weight in rolled.model.named_parameters():
+        same = weight.roll(roll, dims=-1) if name.startswith(of_features) else weight
+        torch.testing.assert_close(plain.model.get_parameter(name), same, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"embedding_roll": 3}, {"backout": True}, {"tied": False, "head_init": "embeddings"}],
+    ids=str,
+)
+def test_roll_backout_and_a_copied_head_draw_nothing_and_do_what_they_say(fields, tokens):
+    plain = gpt(embedding_norm="layernorm", **SIZE, tied=fields.get("tied", True))
+    other = gpt(embedding_norm="layernorm", **SIZE | fields)
+    for name, weight in plain.state_dict().items():
+        copied = name == "lm_head.weight" and "head_init" in fields
+        assert other.get_parameter(name).equal(plain.transformer.wte.weight if copied else weight)
+    ids = tokens[:, :-1]
+    embedded = plain.transformer.embed(ids).roll(fields.get("embedding_roll", 0), dims=-1)
+    assert other.transformer.embed(ids).equal(embedded)
+    stream = embedded
+    for block in plain.transformer.h:
+        stream = block(stream)
+    if "backout" in fields:
+        stream = stream - embedded
+    assert other.hidden(ids).equal(plain.transformer.ln_f(stream))
 
 
 def test_layernorm_is_rmsnorm_but_for_a_mean_that_nobody_reads_and_a_factor_near_one(tokens):
