@@ -86,6 +86,9 @@ class Hypothesis(Section):
     compared with the arm that differs in nothing else. None: in old plans, which rules answered."""
     minus: Contrast | None = None
     """For an interaction: the two arms whose difference is subtracted from that of `test`."""
+    minus_share: PositiveFloat = 1.0
+    """How much of that difference is subtracted: with 0.5 and `direction: less`, the claim is that
+    the difference of `test` is less than half as large."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """The difference is larger than this, in the measure's units."""
@@ -125,6 +128,8 @@ class Hypothesis(Section):
             raise ValueError("give either direction or equivalent_within")
         if self.beyond and self.direction is None:
             raise ValueError("beyond goes with direction; equivalent_within has its own margin")
+        if self.minus_share != 1 and self.minus is None:
+            raise ValueError("minus_share goes with minus")
         return self
 
 

@@ -132,7 +132,7 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     rows = []
     for name, h in plan.bound.items():
         measure = h.measure
-        weights = arm_weights(h.pairs, variants, levels)
+        weights = arm_weights(h.pairs, variants, levels, h.minus_share)
         if measure not in runs or not weights:
             continue
         if not is_comparable(vocabularies, measure, weights):
@@ -141,13 +141,15 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         arm, baseline = weights if len(weights) == 2 else h.pairs[0]
         if h.minus:
             arm, baseline = (f"({one} - {other})" for one, other in h.pairs)
+            if h.minus_share != 1:
+                baseline = f"{h.minus_share:g} · {baseline}"
         values = by_seed(runs, measure)
         deltas = paired.weighted_deltas(values, weights)
         test = paired.t_test(deltas, plan.alpha)
         sd = paired.sd_of(deltas)
         settings = {
             setting: paired.t_test(paired.weighted_deltas(values, of), plan.alpha)._asdict()
-            for setting, of in setting_weights(h.pairs, variants, levels).items()
+            for setting, of in setting_weights(h.pairs, variants, levels, h.minus_share).items()
         }
         differ_in_sign = changes_sign(of["mean_delta"] for of in settings.values())
         if is_exact(h):

@@ -201,7 +201,7 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
         if h.measure not in runs:
             continue
         values = by_seed(runs, h.measure)
-        if weights := arm_weights(h.pairs, variants, levels):
+        if weights := arm_weights(h.pairs, variants, levels, h.minus_share):
             sd = sd_between(values, weights)
         else:
             pairs = own_baselines(runs).items()

@@ -47,13 +47,19 @@ def test_a_hypothesis_may_be_of_levels_or_of_an_interaction():
             "both": h
             | {"test": ["layernorm,tied=false", "none,tied=false", "loss"]}
             | {"minus": ["layernorm,tied=true", "none,tied=true"]},
+            "half": h
+            | {"test": ["layernorm,tied=false", "none,tied=false", "loss"]}
+            | {"minus": ["layernorm,tied=true", "none,tied=true"], "minus_share": 0.5},
         }
     )
-    main, both = answers.hypothesis_tests(runs, plan, rng()).to_dict("records")
+    main, both, half = answers.hypothesis_tests(runs, plan, rng()).to_dict("records")
     assert main["mean_delta"] == pytest.approx((tied + untied).mean() / 2)
     assert both["mean_delta"] == pytest.approx((untied - tied).mean())
     assert both["p"] == pytest.approx(stats.ttest_1samp(untied - tied, 0).pvalue)
+    assert half["mean_delta"] == pytest.approx((untied - tied / 2).mean())
+    assert half["p"] == pytest.approx(stats.ttest_1samp(untied - tied / 2, 0).pvalue)
     assert spread_of(plan, runs)["both"] == pytest.approx((untied - tied).std())
+    assert spread_of(plan, runs)["half"] == pytest.approx((untied - tied / 2).std())
     assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in answers.in_words(
         both
     )
