@@ -83,7 +83,7 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         asked = list(chain(*sides))
         names.append((field, asked, known_names))
         names.append((field, [h.measure], measures))
-        weights = arm_weights(h.pairs, variants, levels)
+        weights = arm_weights(h.pairs, variants, levels, h.minus_share)
         if not weights and known_names.keys() >= {*asked}:
             some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
             pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"

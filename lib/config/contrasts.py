@@ -156,18 +156,24 @@ def arms_called(name: str, variants: Mapping[str, str]) -> list[str]:
 
 
 def arm_weights(
-    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], arms: Mapping[str, Levels]
+    pairs: Sequence[Sequence[str]],
+    variants: Mapping[str, str],
+    arms: Mapping[str, Levels],
+    share: float = 1.0,
 ) -> Weights:
     """Weigh arms so that their weighted sum is a difference: of the two arms, variants or levels
-    that a pair names as plans do (`tied=false,activation=gelu`), and of the first pair minus the
-    second. Arms of a level are paired with those that are equal otherwise, where all sides have
-    them. Both mappings are by arm: its variant, its levels. Empty if a pair means no arms, or a
-    variant means several."""
-    return _mean(setting_weights(pairs, variants, arms).values())
+    that a pair names as plans do (`tied=false,activation=gelu`), and of the first pair minus a
+    share of the second. Arms of a level are paired with those that are equal otherwise, where all
+    sides have them. Both mappings are by arm: its variant, its levels. Empty if a pair means no
+    arms, or a variant means several."""
+    return _mean(setting_weights(pairs, variants, arms, share).values())
 
 
 def setting_weights(
-    pairs: Sequence[Sequence[str]], variants: Mapping[str, str], arms: Mapping[str, Levels]
+    pairs: Sequence[Sequence[str]],
+    variants: Mapping[str, str],
+    arms: Mapping[str, Levels],
+    share: float = 1.0,
 ) -> dict[str, Weights]:
     """Weigh arms as `arm_weights` does, in each setting by itself, by its name (`tied=false`): a
     difference over settings is the mean of these."""
@@ -185,19 +191,21 @@ def setting_weights(
             found.append({})
     return {
         grid.write({of: level for of in grid.levels for name, level in cell if name == of}): weights
-        for cell, weights in _by_setting(found).items()
+        for cell, weights in _by_setting(found, share).items()
     }
 
 
-def _by_setting(found: Sequence[Mapping[Cell, tuple[str, str]]]) -> dict[Cell, Weights]:
-    """Weigh the arms of each setting that all pairs have: the first pair's difference minus the
-    second's."""
+def _by_setting(
+    found: Sequence[Mapping[Cell, tuple[str, str]]], share: float = 1.0
+) -> dict[Cell, Weights]:
+    """Weigh the arms of each setting that all pairs have: the first pair's difference minus a share
+    of the second's."""
     first, *rest = found
     settings = {}
     for setting in first:
         if all(setting in pair for pair in rest):
             weights: Weights = defaultdict(float)
-            for sign, pair in zip((1.0, -1.0), found, strict=False):
+            for sign, pair in zip((1.0, -share), found, strict=False):
                 arm, other = pair[setting]
                 weights[arm] += sign
                 weights[other] -= sign

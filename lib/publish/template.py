@@ -41,7 +41,9 @@ from lib.stats.factorial import by_setting
 from lib.stats.tables import cautions
 
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
-_CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
+_CLAIM = re.compile(
+    r"(.+?) +(supported|refuted|negligible|undecided|higher|lower|within [\d.]+)", re.DOTALL
+)
 _WORDS = [
     "none", "one", "two", "three", "four", "five", "six",
     "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -116,7 +118,7 @@ class Template:
         if match is None:
             if isinstance(found, bool):
                 return "" if found else "it is false"
-            known = "supported, refuted, undecided, higher, lower, within NUMBER"
+            known = "supported, refuted, negligible, undecided, higher, lower, within NUMBER"
             raise ValueError(f"end it by {known}")
         word = match[2]
         if word.startswith("within"):

@@ -392,7 +392,9 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
         levels = {arm.id: arm.levels for arm in study.arms()}
         for name, h in plan.bound.items():
             if sd := source.get(h.measure) if isinstance(source, dict) else source:
-                sds[name] = sd * independent(h, arm_weights(h.pairs, variants, levels))
+                sds[name] = sd * independent(
+                    h, arm_weights(h.pairs, variants, levels, h.minus_share)
+                )
     if not sds:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, by --spread"
         return

@@ -47,13 +47,19 @@ def test_a_hypothesis_may_be_of_levels_or_of_an_interaction():
             "both": h
             | {"test": ["layernorm,tied=false", "none,tied=false", "loss"]}
             | {"minus": ["layernorm,tied=true", "none,tied=true"]},
+            "half": h
+            | {"test": ["layernorm,tied=false", "none,tied=false", "loss"]}
+            | {"minus": ["layernorm,tied=true", "none,tied=true"], "minus_share": 0.5},
         }
     )
-    main, both = answers.hypothesis_tests(runs, plan, rng()).to_dict("records")
+    main, both, half = answers.hypothesis_tests(runs, plan, rng()).to_dict("records")
     assert main["mean_delta"] == pytest.approx((tied + untied).mean() / 2)
     assert both["mean_delta"] == pytest.approx((untied - tied).mean())
     assert both["p"] == pytest.approx(stats.ttest_1samp(untied - tied, 0).pvalue)
+    assert half["mean_delta"] == pytest.approx((untied - tied / 2).mean())
+    assert half["p"] == pytest.approx(stats.ttest_1samp(untied - tied / 2, 0).pvalue)
     assert spread_of(plan, runs)["both"] == pytest.approx((untied - tied).std())
+    assert spread_of(plan, runs)["half"] == pytest.approx((untied - tied / 2).std())
     assert "(layernorm,tied=false - none,tied=false) - (layernorm,tied=true" in answers.in_words(
         both
     )
@@ -130,12 +136,80 @@ def test_other_families_do_not_share_alpha():
     ],
 )
 @pytest.mark.parametrize("exact", [False, True])
-def test_an_answer_follows_from_where_the_difference_lies(shift, h, answer, exact):
-    runs = decay_runs(shift, n=8)
-    centre = deltas(runs, "0.3").mean() - shift  # the noise of eight seeds taken out
-    runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] -= centre
-    row = one(h | {"exact": exact}, runs)
+def test_an_answer_of_older_plans_follows_from_where_the_difference_lies(shift, h, answer, exact):
+    row = one(h | {"exact": exact}, centred(shift))
     assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
+
+
+def centred(shift, n=8):
+    """Runs to which weight decay of 0.3 adds exactly `shift` in the mean: the noise taken out."""
+    runs = decay_runs(shift, n=n)
+    noise_of_seeds = deltas(runs, "0.3").mean() - shift
+    runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] -= noise_of_seeds
+    return runs
+
+
+SMALL = {"small_effects": "negligible"}
+
+
+@pytest.mark.parametrize(
+    ("shift", "h", "answer"),
+    [
+        (0.05, {"direction": "greater"}, "supported"),
+        (0.01, {"direction": "greater"}, "supported"),  # though smaller than the smallest of 0.02
+        (0.00, {"direction": "greater"}, "negligible"),
+        (-0.05, {"direction": "greater"}, "refuted"),
+        (-0.01, {"direction": "greater"}, "refuted"),
+        (0.05, {"direction": "greater", "beyond": 0.02}, "supported"),
+        (0.02, {"direction": "greater", "beyond": 0.02}, "undecided"),  # its bound and the smallest
+        (0.00, {"direction": "greater", "beyond": 0.02}, "refuted"),
+        (0.01, {"direction": "greater", "beyond": 0.01}, "negligible"),
+        (0.02, {"direction": "greater", "beyond": 0.05}, "refuted"),
+        (-0.05, {"direction": "less"}, "supported"),
+        (0.00, {"direction": "less"}, "negligible"),
+        (0.05, {"direction": "less"}, "refuted"),
+        (-0.02, {"direction": "less", "beyond": 0.02}, "undecided"),
+        (0.00, {"direction": "less", "beyond": 0.02}, "refuted"),
+        (-0.05, {"direction": "differs"}, "supported"),
+        (0.00, {"direction": "differs"}, "negligible"),
+        (0.02, {"direction": "differs", "beyond": 0.02}, "undecided"),
+        (0.00, {"direction": "differs", "beyond": 0.02}, "negligible"),
+        (0.02, {"direction": "differs", "beyond": 0.05}, "undecided"),  # never refuted
+        (0.00, {"equivalent_within": 0.02}, "supported"),
+        (-0.02, {"equivalent_within": 0.02}, "undecided"),
+        (0.00, {"equivalent_within": 0.001}, "undecided"),  # never negligible
+        (-0.05, {"equivalent_within": 0.02}, "refuted"),
+    ],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_follows_from_where_the_difference_lies(shift, h, answer, exact):
+    """The smallest effect of interest is 0.02; a standard error is some 0.003."""
+    said = {"if_negligible": "Too small."}
+    row = one(h | {"exact": exact} | said, centred(shift), **SMALL)
+    assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
+    assert row["sentence"] == ("Too small." if answer == "negligible" else "")
+
+
+def test_hypotheses_of_a_family_share_alpha_in_each_of_their_tests():
+    """A claim has one two-sided test, whichever side it shows; so Holm's method has one p of it."""
+    runs, tests = decay_runs(0.008, n=8), {}
+    asked = {
+        "greater": {"direction": "greater"},
+        "less": {"direction": "less"},
+        "beyond": {"direction": "greater", "beyond": 0.02},
+    }
+    for name, h in asked.items():
+        tests[name] = {"says": "…", "test": SLOWER["test"]} | h
+    plan = decay_plan(hypotheses=tests, **SMALL)
+    rows = answers.hypothesis_tests(runs, plan, rng()).set_index("hypothesis")
+    of = deltas(runs, "0.3")
+    two_sided = [stats.ttest_1samp(of, bound).pvalue for bound in (0, 0, 0.02)]
+    adjusted = multipletests(two_sided, method="holm")[1]
+    assert rows["p_holm"].tolist() == pytest.approx([adjusted[0], 1, 1])
+    assert rows["refuted_p"].tolist() == pytest.approx([1, *adjusted[1:]])
+    tost = ttost_paired(of, np.zeros(8), -0.02, 0.02)[0]
+    assert rows["negligible_p"].tolist() == pytest.approx([3 * tost] * 3)
+    assert rows["answer"].tolist() == ["supported", "refuted", "refuted"]
 
 
 def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one():
@@ -164,14 +238,17 @@ def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds():
         (0.05, {"equivalent_within": 0.02}, "refuted_p"),
     ],
 )
-def test_a_p_equal_to_alpha_decides_nothing(shift, h, side):
+@pytest.mark.parametrize("rule", [{}, SMALL])
+def test_a_p_equal_to_alpha_decides_nothing(shift, h, side, rule):
     """Of five seeds that all agree p is 1/32 or 2/32, to the bit: so is alpha here."""
     runs, exact = decay_runs(shift, n=5), h | {"exact": True}
-    p = one(exact, runs)[side]
+    if rule and "direction" in h and shift == 0:
+        side = "negligible_p"
+    p = one(exact, runs, **rule)[side]
     assert p in (1 / 32, 2 / 32)
-    answer = "supported" if side == "p" else "refuted"
-    assert one(exact, runs, alpha=p)["answer"] == "undecided"
-    assert one(exact, runs, alpha=np.nextafter(p, 1))["answer"] == answer
+    answer = {"p": "supported", "refuted_p": "refuted", "negligible_p": "negligible"}[side]
+    assert one(exact, runs, alpha=p, **rule)["answer"] == "undecided"
+    assert one(exact, runs, alpha=np.nextafter(p, 1), **rule)["answer"] == answer
 
 
 def test_the_share_of_unstable_runs_is_tested_exactly():
@@ -181,10 +258,31 @@ def test_the_share_of_unstable_runs_is_tested_exactly():
     assert (row["test"], row["p"], row["answer"]) == ("exact", 2 / 64, "supported")
 
 
-def test_without_spread_or_pairs_nothing_is_decided():
-    row = one(SLOWER, decay_runs(spread=0.0))
+@pytest.mark.parametrize("rule", [{}, SMALL])
+@pytest.mark.parametrize("runs", [decay_runs(spread=0.0), decay_runs(0.0, 0.0), decay_runs(n=1)])
+def test_without_spread_or_pairs_nothing_is_decided(runs, rule):
+    row = one(SLOWER, runs, **rule)
     assert row["answer"] == "undecided"
-    assert answers.in_words(row).endswith("Ask again.")
+    assert "not tested" in answers.in_words(row)
+    assert "Ask again." in answers.in_words(row)
+
+
+def test_two_seeds_can_decide():
+    """With one degree of freedom the two-sided p is 1 - 2/pi atan(t), by Student's closed form."""
+    runs = centred(0.05, n=2)
+    t = 0.05 / (deltas(runs, "0.3").std() / 2**0.5)
+    row = one({"direction": "less"}, runs, alpha=0.2, **SMALL)
+    assert row["refuted_p"] == pytest.approx(1 - 2 / np.pi * np.arctan(t))
+    assert row["answer"] == "refuted"
+
+
+def test_diverged_runs_are_no_pairs():
+    runs = decay_runs(n=8)
+    runs.loc[(runs["arm"] == "weight_decay=0.3") & (runs["seed"] == 3), "loss"] = np.nan
+    row = one(SLOWER, runs, **SMALL)
+    assert (row["n"], row["answer"]) == (7, "supported")
+    runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] = np.nan
+    assert one(SLOWER, runs, **SMALL)["answer"] == "undecided"
 
 
 def test_arms_that_a_study_lacks_are_asked_elsewhere():
