@@ -57,6 +57,7 @@ FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [
 SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
 EXACT = {"hypotheses": {"harm": HARM | {"exact": True}, "cure": CURE}}
 EQUAL = {"hypotheses": {"same": SAME, "cure": CURE}}
+SMALL = {"small_effects": "negligible"}
 BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 
 
@@ -74,6 +75,11 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
+        (SMALL, {"accuracy": -0.05}, ("keep the baseline", "regression")),
+        (SMALL, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
+        (SMALL, {}, ("keep the baseline", "tie")),
+        (SMALL, {"ece": -0.01}, ("adopt the arm", "tie")),
+        (SMALL, {"spiky": ("none",)}, ("adopt the arm", "cost")),
         # 3. A tie: calibration first, then speed.
         ({}, {"ece": -0.01}, ("adopt the arm", "tie")),
         ({}, {"ece": 0.01, "speed": 200.0}, ("keep the baseline", "tie")),
