@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lib.config.claim import ClaimStatus
-from lib.stats.decision import decide
+from lib.stats.decision import decide, shown_change
 from lib.stats.verdict import analyse
 from tests.stats.samples import NORMS, design, noise, plan_of, runs_of, trace_of
 
@@ -102,6 +102,25 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 )  # fmt: skip
 def test_a_decision_follows_the_three_criteria(content, made, outcome):
     assert decided(plan(**content), **made) == outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "low", "p_holm", "shown"),
+    [
+        ("negligible", -0.01, np.nan, "negligible"),
+        ("negligible", 0.001, np.nan, "negligible"),  # not zero, and too small to matter
+        ("negligible", 0.001, 0.01, "better"),  # a family shows it
+        ("supported", 0.001, np.nan, "better"),
+        ("refuted", 0.001, np.nan, "better"),
+        ("refuted", -0.01, np.nan, "none"),  # in older plans, as too small
+        ("undecided", 0.001, np.nan, "none"),
+    ],
+)
+def test_what_tests_show_of_a_measure(answer, low, p_holm, shown):
+    found = {"measure": QUALITY, "mean_delta": 0.005, "t_low": low, "t_high": 0.01}
+    hypothesis = found | {"answer": answer, "claim": "> 0"}
+    assert shown_change(found | {"p_holm": p_holm}, [hypothesis], 0.05) == shown
+    assert shown_change(found | {"p_holm": np.nan}, [], 0.05) == ""
 
 
 def test_nothing_is_decided_where_a_plan_asks_for_no_stability():
