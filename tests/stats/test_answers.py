@@ -137,7 +137,7 @@ SMALLER = "smaller than 0.03, the smallest effect of interest"
         (SMALL, "undecided", -0.02, 0.05, "undecided: a gain of 0.03 or more is excluded"),
         (SMALL, "undecided", -0.05, 0.05, "undecided"),
         (SMALL, "supported", -0.08, -0.02, "supported"),
-        (SMALL, "supported", -0.05, -0.01, "supported"),  # on average the smallest of interest
+        (SMALL, "supported", -0.04, -0.02, "supported"),  # on average the smallest of interest
         (SMALL, "supported", -0.04, -0.01, f"supported, though it is estimated to be {SMALLER}"),
         ({}, "supported", -0.02, -0.01, f"supported, though it is {SMALLER}"),
     ],
