@@ -128,9 +128,9 @@ stats.contrast_overview(verdict.tables["effects"])
 # %% [markdown]
 # Every hypothesis that has a test, then every test of the plan's families, with p adjusted within
 # the family. An exploratory study has none. `refuted_p` is the p of the test that the hypothesis is
-# false, `negligible_p` that of the test that the difference is closer to zero than `smallest`, the
-# smallest of interest; `seeds` is how many would decide an undecided one. A contrast may be in two
-# families: one tests whether the arms differ, the other whether they differ by less than a margin.
+# false, `negligible_p` that of the test that the difference is smaller than the smallest of
+# interest; `seeds` is how many would decide an undecided one. A contrast may be in two families:
+# one tests whether the arms differ, the other whether they differ by less than a margin.
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(

@@ -20,7 +20,7 @@ from lib.config.contrasts import arm_weights, arms_called, setting_weights
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.plan import Hypothesis, Plan
 from lib.stats import paired
-from lib.stats.factorial import CHANGES, Row, changes_sign
+from lib.stats.factorial import Row, changes_sign
 from lib.stats.paired import Floats, holm, paired_deltas
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.stats.runs import (
@@ -133,8 +133,7 @@ class _Asked:
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
     """Test every hypothesis whose arms and measure a study has; return a row each.
 
-    What it claims: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test, and
-    `smallest`, the smallest effect of interest.
+    What it claims: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test.
     What was found: n, mean_delta, t_low, t_high, t_p, sd_delta.
     Tests: p that it is true, `refuted_p` that it is false, and `negligible_p` that the difference
     is smaller than the smallest effect of interest. `p_holm` and the final `refuted_p` and
@@ -199,7 +198,6 @@ def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
             "measure": measure,
             "family": h.family,
             "test": "exact" if is_exact(h) else "t",
-            "smallest": plan.smallest_of(h),
             "changes_sign": differ_in_sign,
             "settings": settings if differ_in_sign else {},
         }
@@ -267,32 +265,3 @@ def claim(h: Hypothesis) -> str:
     if h.direction == "greater":
         return f"> {h.beyond:g}"
     return f"< {-h.beyond or 0:g}"  # -0.0 would show its sign
-
-
-def in_words(row: Row) -> str:
-    """Explain an answer, given its row of `hypothesis_tests`: what the hypothesis says and claims,
-    what was found, and the plan's sentence for it."""
-    measure = MEASURES[row["measure"]]
-    n = row["n"]
-    if row["answer"] == "supported":
-        how = f"shown by {n} seeds (p = {row['p_holm']:.2g})"
-    elif row["answer"] == "refuted":
-        how = f"refuted by {n} seeds (p = {row['refuted_p']:.2g})"
-    elif row["answer"] == "negligible":
-        how = f"shown to be smaller than {row['smallest']:g}, either way, by {n} seeds"
-        how += f" (p = {row['negligible_p']:.2g})"
-    elif np.isnan(row["p_holm"]):
-        how = "not tested: fewer than two seeds completed in all arms, or their deltas are equal"
-    else:
-        how = f"{n} seeds are too few to tell"
-        if np.isfinite(row["seeds"]):
-            true_effect = measure.text(row["mean_delta"], "+")
-            how += f"; about {row['seeds']:.0f} would, if the true effect is {true_effect}"
-    found = (
-        f"Claimed: {row['arm']} - {row['baseline']} is {row['claim']} in {measure.title}. "
-        f"Found: {measure.estimate(row)}; {how}."
-    )
-    if row["changes_sign"]:
-        each = (f"{measure.estimate(of)} at {name}" for name, of in row["settings"].items())
-        found += f" It is the mean of an effect that {CHANGES}: {', '.join(each)}."
-    return " ".join(filter(None, [row["says"], found, row["sentence"]]))

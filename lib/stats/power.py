@@ -145,9 +145,19 @@ def seeds_to_decide(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: fl
     with the plan's power: infinite if it is above `MAX_SEEDS`, NaN if `sd` is 0 or unknown."""
     if not sd > 0:
         return np.nan
+    return _seeds_for(plan.power, lambda n: sum(power_of(h, plan, mean, sd, n, alpha)))
+
+
+def seeds_to_support(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: float) -> float:
+    """Return the smallest number of seeds that supports a hypothesis with the plan's power."""
+    return _seeds_for(plan.power, lambda n: power_of(h, plan, mean, sd, n, alpha)[0])
+
+
+def _seeds_for(power: float, probability: Callable[[int], float]) -> float:
+    """Return the smallest number of seeds of which a probability, which grows with them, reaches a
+    power; infinite if it is above `MAX_SEEDS`."""
     seeds = range(2, MAX_SEEDS + 1)
-    # The probability of an answer grows with the seeds.
-    i = bisect_left(seeds, plan.power, key=lambda n: sum(power_of(h, plan, mean, sd, n, alpha)))
+    i = bisect_left(seeds, power, key=probability)
     return seeds[i] if i < len(seeds) else np.inf
 
 
@@ -173,8 +183,6 @@ def expected_power(
         if h.direction == "less":
             difference = -difference
         alpha = plan.alpha / family_size[h.family]
-        power, *_ = power_of(h, plan, difference, sd, n, alpha)
-        seeds = seeds_to_decide(h, plan, difference, sd, alpha)
         *_, negligible = power_of(h, plan, 0.0, sd, n, alpha)
         can_be_negligible = plan.small_effects and plan.smallest_of(h) and h.direction
         rows.append(
@@ -183,8 +191,8 @@ def expected_power(
                 "measure": h.measure,
                 "difference": difference,
                 "sd": sd,
-                "power": power,
-                "seeds": seeds,
+                "power": power_of(h, plan, difference, sd, n, alpha)[0],
+                "seeds": seeds_to_support(h, plan, difference, sd, alpha),
                 "negligible": negligible if can_be_negligible else np.nan,
             }
         )

@@ -400,8 +400,10 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
         return
     table = expected_power(plan, sds, n, effect)
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
-    columns = ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
-    yield table[columns].to_string(index=False, float_format="{:.4g}".format)
+    shown = table.dropna(axis="columns", how="all")
+    yield shown.to_string(index=False, float_format="{:.4g}".format)
+    if "negligible" in shown:
+        yield "negligible: the power to show that a true difference of 0 is too small to matter"
     few = table.loc[table["power"] < plan.power, "hypothesis"]
     if len(few):
         yield f"warning: {n} seeds are too few for {', '.join(few)}"

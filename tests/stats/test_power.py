@@ -89,6 +89,28 @@ def test_the_power_of_a_plan_follows_from_the_spread_of_another_study():
     assert larger["power"][0] > power
 
 
+def test_the_power_to_show_a_difference_negligible_is_that_of_simulated_studies():
+    """Two one-sided tests at the plan's alpha, in a family of one; more seeds, more power."""
+    greater = {"says": "…", "test": SLOWER["test"], "direction": "greater"}
+    content = {
+        "small_effects": "negligible",
+        "hypotheses": {"h": greater, "same": SAME | {"family": "b"}},
+    }
+    plan = decay_plan(**content)
+    table = expected_power(plan, {"h": 0.02, "same": 0.02}, 12).set_index("hypothesis")
+    samples = np.random.default_rng(1).normal(0.0, 0.02, size=(20_000, 12))
+    error = samples.std(axis=1, ddof=1) / 12**0.5
+    t = [(samples.mean(axis=1) - bound) / error for bound in (-0.02, 0.02, 0)]
+    small = (stats.t.sf(t[0], 11) < 0.05) & (stats.t.cdf(t[1], 11) < 0.05)
+    undecided = 2 * stats.t.sf(np.abs(t[2]), 11) >= 0.05
+    assert table.loc["h", "negligible"] == pytest.approx(np.mean(small & undecided), abs=0.015)
+    assert np.isnan(table.loc["same", "negligible"])
+    assert np.isnan(expected_power(decay_plan(), {"slower": 0.02}, 12)["negligible"][0])
+    h = plan.hypotheses["h"]
+    assert powers.seeds_to_decide(h, plan, 0.0, 0.02, 0.05) < 16
+    assert powers.seeds_to_support(h, plan, 0.0, 0.02, 0.05) == np.inf
+
+
 PAIRS = [["weight_decay=0.3", "weight_decay=0"], ["weight_decay=0.1", "weight_decay=0"]]
 EXACT = SLOWER | {"exact": True}
 
