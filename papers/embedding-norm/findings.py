@@ -92,6 +92,17 @@ def estimate(differences: pd.Series) -> dict:
     return t_test(differences.dropna())._asdict()
 
 
+def side(test: dict) -> int:
+    """On which side of zero an interval lies; 0 if zero is in it."""
+    return int(test["t_low"] > 0) - int(test["t_high"] < 0)
+
+
+def without_each(by_seed: pd.Series) -> dict[int, dict]:
+    """The mean without each of those seeds that decide on which side of zero its interval lies."""
+    whole, rest = estimate(by_seed), {seed: estimate(by_seed.drop(seed)) for seed in by_seed.index}
+    return {seed: left for seed, left in rest.items() if side(left) != side(whole)}
+
+
 # %% [markdown]
 # ## The identity in one figure
 # Dev loss, and its difference from no layer, over the steps of `confirmatory-2`. Look for two
@@ -263,8 +274,9 @@ with facets("heads", FIGURES, ["rates", "turns"], [""], height=1.9) as axes:
 
 # %% [markdown]
 # ## Head and layer, step by step
-# `tying`: dev loss less that of no layer with the same head, at each evaluation; look for one sign
-# with a tied head and the other with an untied one. Then how many steps an arm needs to a training
+# `tying`: dev loss less that of no layer with the same head, at each evaluation, with those seeds
+# that decide on which side of zero an interval lies; look for one sign with a tied head and the
+# other with an untied one. Then how many steps an arm needs to a training
 # loss, as a ratio to no layer: the first step at which its last ten losses average no more, the
 # ratios averaged as logarithms. `moved` is how far any ratio moves if 25, 50 or 100 losses are
 # averaged.
@@ -279,7 +291,12 @@ by_step = pd.concat(
     for step, at_step in tied_curves.query("step > 0").groupby("step")
 )
 shown = by_step[by_step["step"].isin([100, 200, 300, 600, 1200, 2400])]
-keep("by_step", shown.assign(of=shown["arm"] + "," + shown["step"].astype(str)), "of")
+not_without = [
+    [*without_each(seed_differences(tied_curves[tied_curves["step"] == step], "dev_loss", *pair))]
+    for step, *pair in shown[["step", "arm", "baseline"]].itertuples(index=False)
+]
+shown = shown.assign(of=shown["arm"] + "," + shown["step"].astype(str), not_without=not_without)
+keep("by_step", shown, "of")
 
 # %%
 LABELLED = {  # step and height of each curve's label
@@ -716,11 +733,6 @@ leaned_on = [
 ]
 
 
-def side(test: dict) -> int:
-    """On which side of zero an interval lies; 0 if zero is in it."""
-    return int(test["t_low"] > 0) - int(test["t_high"] < 0)
-
-
 def with_variations(study: str, arm: str, baseline: str) -> list[pd.Series]:
     """Differences by seed over all held-out text and on the test part, and the former without each
     seed in turn."""
@@ -731,11 +743,11 @@ def with_variations(study: str, arm: str, baseline: str) -> list[pd.Series]:
 
 rows, left = [], []
 for names in leaned_on:
-    whole, test, *rest = map(estimate, with_variations(*names))
-    row = {"of": "{}: {} - {}".format(*names)} | whole
-    row |= {f"test_{name}": test[name] for name in ("mean_delta", "t_low", "t_high")}
-    seeds = seed_differences(runs_of(names[0]), "loss", *names[1:]).index
-    turned = {s: each for s, each in zip(seeds, rest, strict=True) if side(each) != side(whole)}
+    whole, test, *_ = with_variations(*names)
+    row = {"of": "{}: {} - {}".format(*names)} | estimate(whole)
+    of_test = estimate(test)
+    row |= {f"test_{name}": of_test[name] for name in ("mean_delta", "t_low", "t_high")}
+    turned = without_each(whole)
     rows.append(row | {"not_without": [*turned]})
     left += [{"of": f"{row['of']} without {seed}"} | each for seed, each in turned.items()]
 keep("held", rows, "of")
