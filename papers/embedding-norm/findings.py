@@ -319,22 +319,29 @@ with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.9) as axe
         ax.set_xlabel("step")
         ax.set_ylabel("Δ dev loss (nats)")
 
+
 # %%
-training_loss = tying.joined("trace").pivot(index="step", columns=["arm", "seed"], values="loss")
+def training_losses(study: str) -> pd.DataFrame:
+    """The training loss by step, a column per arm and seed."""
+    trace = record(study).joined("trace")
+    return trace.pivot(index="step", columns=["arm", "seed"], values="loss")
 
 
-def step_ratios(target: float, window: int) -> pd.DataFrame:
+def step_ratios(
+    losses: pd.DataFrame, pairs: pd.DataFrame, target: float, window: int = 10
+) -> pd.DataFrame:
     """How many steps each arm needs to a training loss, as a ratio to no layer."""
-    reached = training_loss.rolling(window).mean() <= target
+    reached = losses.rolling(window).mean() <= target
     steps = np.log(reached.idxmax()).rename("steps").reset_index()
     ratios = paired_rows(pairs, steps, "steps")
     ratios[["mean_delta", "t_low", "t_high"]] = np.exp(ratios[["mean_delta", "t_low", "t_high"]])
     return ratios.assign(of=ratios["arm"] + f",{target}")
 
 
-TARGETS = (2.2, 1.8, 1.6)
+training_loss = training_losses("tying")
 ratios, *others = (
-    pd.concat([step_ratios(target, window) for target in TARGETS]) for window in (10, 25, 50, 100)
+    pd.concat([step_ratios(training_loss, pairs, target, window) for target in (2.2, 1.8, 1.6)])
+    for window in (10, 25, 50, 100)
 )
 keep("steps_to", ratios, "of")
 found["moved"] = max(
@@ -404,6 +411,25 @@ for name, length in lengths.items():
     row |= {of: np.exp(row[of]) for of in ("mean_delta", "t_low", "t_high")}
     rows.append({"of": name} | row)
 keep("drowned", rows, "of")
+
+# %% [markdown]
+# The same at the rates of `tying-tuning`, on other seeds: the stream behind block 1 at step 100
+# with LayerNorm and without, steps to a training loss of 2.2, and the final difference in loss.
+# Look whether the length goes with the cost.
+
+# %%
+tuned_pairs = tuned.query("variant == 'layernorm'").drop_duplicates("arm")
+tuned_pairs = tuned_pairs[["arm", "baseline", "model.tied", RATE]].reset_index(drop=True)
+faster = step_ratios(training_losses("tying-tuning"), tuned_pairs, 2.2).set_index("arm")
+measured = record("tying-tuning").joined("curve").query("step == 100")
+lengths_at_100 = measured.groupby("arm")["residual_norm_1"].mean()
+rows = []
+for arm, baseline, is_tied, rate in tuned_pairs.itertuples(index=False):
+    row = {"of": f"{HEADS[is_tied]},{rate:g}", "layernorm": lengths_at_100[arm]}
+    row |= {"none": lengths_at_100[baseline], "cost": by_rate["layernorm", is_tied, rate].mean()}
+    row["cost"] -= by_rate["none", is_tied, rate].mean()
+    rows.append(row | faster.loc[arm, ["mean_delta", "t_low", "t_high"]].to_dict())
+keep("by_rate", rows, "of")
 
 # %%
 PLACES = {  # step and length of each curve's label
