@@ -141,25 +141,6 @@ rms, scale = (plain[plain["layer"] == name] for name in ("rmsnorm", "scale"))
 pairs = rms[["rms", "arm"]].merge(scale[["rms", "arm"]].rename(columns={"arm": "baseline"}))
 keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"), "rms")
 
-# %%
-with facets("dose", FIGURES, ["dose"], [""], height=2.1) as axes:
-    ax = axes["dose", ""]
-    ax.axhline(0, color="0.5", linewidth=0.8)
-    for (layer, multiplied), part in dose.groupby(["layer", "multiplied"], sort=False):
-        look = variant(layer)
-        label = "" if multiplied and layer == "rmsnorm" else look.label
-        part = part.sort_values("relative_rms")
-        x = part["relative_rms"] * {"scale": 1.0, "rmsnorm": 1.08, "layernorm": 0.93}[layer]
-        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
-        ax.errorbar(x, part["mean_delta"], error, label=label, linewidth=1, capsize=2,
-                    markersize=4.5, **mark(look, filled=not multiplied))  # fmt: skip
-    ax.set_xscale("log")
-    levels = sorted(plain["rms"].unique())
-    ax.set_xticks(levels, [f"{level:.2g}" for level in levels])
-    ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    ax.set_xlabel("initial RMS of the stream, relative to its branches")
-    ax.set_ylabel("Δ validation loss (nats)")
-
 # %% [markdown]
 # ## Tied or untied
 # `tying-tuning`: LayerNorm less no layer at each rate, with a tied and with an untied head, and the
@@ -167,7 +148,7 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.1) as axes:
 # `trained-2-tuning`, under one that does not decay, by the dev loss that chose. `tying`: LayerNorm
 # less the arm that is its multiplier, with either head, and how far an embedding turns in a step as
 # a share of the baseline's, there and in `angle`. Look for arms that turn alike and differ in loss,
-# and the reverse.
+# and the reverse. The picture shows the first of these.
 
 # %%
 HEADS = {True: "tied", False: "untied"}
@@ -230,56 +211,30 @@ for study in ("tying", "angle"):
 keep("turns", rows, "of")
 
 # %%
-with facets("heads", FIGURES, ["rates", "turns"], [""], height=1.9) as axes:
-    left, right = axes["rates", ""], axes["turns", ""]
-    look, plain_look = variant("layernorm"), variant("none")
-    for is_tied, head in HEADS.items():
+with facets("heads", FIGURES, ["rates"], [""], height=1.8) as axes:
+    ax, look = axes["rates", ""], variant("layernorm")
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    for head, place in {"tied": (0.0021, 0.105), "untied": (0.00064, -0.066)}.items():
         part = pd.DataFrame(found["heads"].values()).query("of.str.startswith(@head + ',')")
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
-        x = part["rate"] * (0.97 if is_tied else 1.03)
-        left.errorbar(x, part["mean_delta"], error, label=f"{head} head", linewidth=1, capsize=2,
-                      markersize=4.5, **mark(look, filled=is_tied))  # fmt: skip
-    shown = {
-        "tied": mark(look, filled=True),
-        "untied": mark(look, filled=False),
-        EARLY: mark(plain_look, filled=False),
-    }
-    for head, part in pd.DataFrame(found["turns"].values()).groupby("head"):
-        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
-        label = EARLY if head == EARLY else ""
-        right.errorbar(1000 * part["turn"], part["mean_delta"], error, label=label, capsize=2,
-                       markersize=4.5, **shown[head] | {"linestyle": "none"})  # fmt: skip
-    labels = {  # in points from the mark
-        "tying: layernorm,tied=true": ("LayerNorm", (6, 4)),
-        "tying: scale": ("scale", (6, -8)),
-        "tying: layernorm,tied=false": ("LayerNorm", (-46, 7)),
-        "tying: begin": ("begin", (6, 4)),
-        "tying: both": ("both", (-22, -9)),
-        "tying: speed": ("speed", (6, -9)),
-        "angle: layernorm": ("LayerNorm, scale, both", (-92, 6)),
-        "angle: begin": ("begin", (6, 4)),
-        "angle: speed": ("speed", (-13, 9)),
-    }
-    for name, (label, offset) in labels.items():
-        at = 1000 * found["turns"][name]["turn"], found["turns"][name]["mean_delta"]
-        right.annotate(label, at, offset, textcoords="offset points", fontsize=7)
-    for ax in (left, right):
-        ax.axhline(0, color="0.5", linewidth=0.8)
-        ax.set_xscale("log")
-    left.set_xlabel("learning rate")
-    right.set_xlim(0.12, 16)
-    right.set_xticks([0.2, 1, 5], ["0.2", "1", "5"])
-    left.set_ylabel("Δ validation loss (nats)")
-    right.set_xlabel("turn of an embedding in a step (mrad)")
+        x = part["rate"] * (0.97 if head == "tied" else 1.03)
+        ax.errorbar(x, part["mean_delta"], error, linewidth=1, capsize=2, markersize=4.5,
+                    **mark(look, filled=head == "tied"))  # fmt: skip
+        ax.text(*place, f"{head} head", color=look.colour, fontsize=8)
+    ax.set_xscale("log")
+    rates = sorted(tuned[RATE].unique())
+    ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    ax.minorticks_off()
+    ax.set_xlabel("learning rate")
+    ax.set_ylabel("Δ validation loss (nats)")
 
 # %% [markdown]
 # ## Head and layer, step by step
 # `tying`: dev loss less that of no layer with the same head, at each evaluation, with those seeds
 # that decide on which side of zero an interval lies; look for one sign with a tied head and the
-# other with an untied one. Then how many steps an arm needs to a training
-# loss, as a ratio to no layer: the first step at which its last ten losses average no more, the
-# ratios averaged as logarithms. `moved` is how far any ratio moves if 25, 50 or 100 losses are
-# averaged.
+# other with an untied one. Then how many steps an arm needs to a training loss, as a ratio to no
+# layer: the first step at which its last ten losses average no more, the ratios averaged as
+# logarithms. `moved` is how far any ratio moves if 25, 50 or 100 losses are averaged.
 
 # %%
 tying = record("tying")
@@ -624,14 +579,6 @@ for name, tables in kept.items():
         means = lost.mean()[["none", "layernorm"]].to_dict()
         rows.append({"model": model} | means | estimate(lost["layernorm"] - lost["none"]))
     keep(name, rows, "model")
-
-# %%
-with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=1.8) as axes:
-    for name, steps in (("8 × 128", 600), ("4 × 192", 2400)):
-        runs, ax = grids[f"{name}, {steps} steps"], axes[name, ""]
-        runs = runs[runs["variant"] != "scale"]
-        interaction(runs, "loss", RATE, sorted(runs[RATE].unique()), ax)
-        ax.set_xlabel(f"learning rate ({name}, {steps:,} steps)")
 
 # %% [markdown]
 # The loss of LayerNorm less that of the multiplier in `recipe`, at each rate.
