@@ -10,7 +10,7 @@ __getattr__ = exports(
     {
         "effects": ["differences", "interaction", "mark"],
         "study": ["StudyFigures"],
-        "style": ["facets", "variant"],
+        "style": ["facets", "line", "variant"],
         "training": [
             "difference",
             "reference_lines",
