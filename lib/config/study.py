@@ -360,8 +360,10 @@ def _study_file(study: Any) -> Path:
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file
-    if file.stem not in names or file.parent not in (Path(), Path("params")):
-        raise ConfigError(f"study: {suggest(str(study), names)} in params/")
+    is_of_params = file.parent in (Path(), Path("params"))
+    if file.stem not in names or not is_of_params:
+        asked = file.name.removesuffix(".yaml") if is_of_params else str(study)
+        raise ConfigError(f"study: {suggest(asked, names)} in params/")
     return PARAMS / f"{file.stem}.yaml"
 
 
