@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from lib.config.contrasts import Grid, arm_id, level_name, told_apart
-from lib.config.errors import HEADLESS, ConfigError, explain, short, suggest
+from lib.config.errors import ConfigError, explain, short, suggest
 from lib.config.files import prepare_params, read_json, write_text
 from lib.config.paths import PAPER, PARAMS, listed, study_folder
 from lib.config.plan import read_plan
@@ -302,13 +302,13 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConf
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
     """Return the study and the arm to train. With changes (dotted field → value) that is a scratch
     run to play with: it has no plan, its baseline is the unchanged arm, and no record or study
-    takes it. Without changes, or in a sweep, they are returned as they are.
+    takes it. Without changes they are returned as they are.
 
     Raises ConfigError for a field that does not exist, or a value that is not allowed.
     """
     if not isinstance(changes, dict):
         raise ConfigError('changes: write fields with values: {"training.learning_rate": 0.01}')
-    if not changes or os.environ.get(HEADLESS):
+    if not changes:
         return study, arm
     for name in changes:
         if name not in FIELDS:

@@ -233,12 +233,16 @@ def run(words: list[str]) -> int:
     from lib.config.errors import UsageError, suggest
     from lib.config.files import prepare_params
     from lib.config.paths import PARAMS, listed
+    from lib.config.schema import FIELDS
     from lib.sweep.code import EditedError
     from lib.sweep.sweep import Sweep, run_sweep
 
     prepare_params()
     names = [path.stem for path in listed(PARAMS, "*.yaml")]
+    fields = [word for word in words if re.match(r"\w+\.\w+=", word)]
+    words = [word for word in words if word not in fields]
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
+    studies = studies or ["final"]
     parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     parser.add_argument("--jobs", "-j", type=_positive(int))
     parser.add_argument("--stop-after", type=_positive(float))
@@ -252,10 +256,21 @@ def run(words: list[str]) -> int:
         snakemake = get_argument_parser()
         snakemake.error = parser.error
         if unknown := snakemake.parse_args(flags).targets:
+            field, is_change, _ = unknown[0].partition("=")
+            if is_change:
+                raise UsageError(f"changes: {suggest(field, FIELDS)}")
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
     times = vars(options).pop("again")
+    if fields and (flags or options.replace or options.stop_after):
+        raise UsageError(f"{fields[0]}: with a field that is changed, give only --jobs or -n")
     try:
-        return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
+        if fields:
+            from lib.sweep.scratch import read_changes, run_scratch
+
+            asked = read_changes(fields), options.jobs
+            ends = [run_scratch(s, *asked, dry_run=options.dry_run) for s in map(_study, studies)]
+            return max(ends)
+        return run_sweep(Sweep([*map(_study, studies)], flags, **vars(options)))
     except EditedError:
         if times == MOST_TRIES - 1:
             raise

@@ -14,8 +14,9 @@ from lib.config.claim import load_plan
 from lib.config.files import read_json
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.paths import relative, result_file, study_folder
-from lib.config.plan import ALPHA
+from lib.config.plan import ALPHA, Plan
 from lib.config.study import Study
+from lib.config.yaml import Json
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
 from lib.stats.factorial import by_setting
@@ -28,17 +29,21 @@ EFFECTS = "; then each factor over all levels of the others, and (×) how one de
 
 
 def summarise(study: Study) -> None:
-    """Print a finished study's table, its verdict, and where to read more."""
+    """Print a finished study's table and verdict."""
     analysed, folder = result_file("03_analysis", study.name), study_folder(study.name)
     if not analysed.is_file():  # --until and the like
         print(f"{study.name}: not analysed, as the flags ask for a part only")
         return
     runs = tidy(RunResult.model_validate(run) for run in read_json(analysed)["runs"])
-    verdict, plan = read_json(folder / "verdict.json"), load_plan(study)
+    print_study(study.name, runs, read_json(folder / "verdict.json"), load_plan(study))
+
+
+def print_study(name: str, runs: pd.DataFrame, verdict: Json, plan: Plan | None) -> None:
+    """Print a table of arms and differences, and the verdict. `runs` is the tidy table."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
-    console.print(f"\n{study.name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
+    console.print(f"\n{name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
     measures = [*main_measures(runs, plan), *measures_in("headline")]
     longest = max(map(len, runs["arm"]))
     measures = available_measures(measures, runs)[: max(1, (console.width - longest) // WIDTH)]
