@@ -92,6 +92,7 @@ class Study(RunConfig):
     __hash__ = object.__hash__  # equal studies may have been loaded beside different plans
 
     name: StudyName
+    """The name of the study's file, without `.yaml`."""
     factors: dict[str, Some[Level]] = Field({})
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
     commits: dict[str, str] = Field({}, exclude_if=not_)
@@ -101,6 +102,7 @@ class Study(RunConfig):
     drawn: bool = Field(False, exclude=True)
     """Whether the seeds are drawn. In no file."""
     include: list[IncludedArm] = Field([])
+    """Arms beside the grid, each with a level of every factor, and any further fields."""
     exclude: list[dict[str, Level]] = Field([])
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: PlanFile | None = None
