@@ -15,7 +15,7 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from lib.config.contrasts import Grid, arm_id, level_name, told_apart
 from lib.config.errors import ConfigError, explain, short, suggest
@@ -26,7 +26,11 @@ from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, Some, dig
 from lib.config.yaml import Json, read_yaml
 
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
-PlanFile = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
+PlanFile = Annotated[
+    str,
+    Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100),
+    BeforeValidator(lambda v: f"{v.removesuffix('.yaml')}.yaml" if isinstance(v, str) else v),
+]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120

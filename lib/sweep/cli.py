@@ -183,7 +183,7 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             from lib.config.study import load_study
             from lib.sweep.estimate import data_of, power
 
-            plan = f"{Path(options.plan).stem}.yaml"
+            plan = f"{Path(options.plan).name.removesuffix('.yaml')}.yaml"
             if options.new:
                 draft_plan(plan, options.study)
             else:

@@ -125,6 +125,11 @@ def test_a_yaml_is_found_from_where_the_command_was_called(
         ("export smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
         ("export scale", "scale is not finished; ./run_all.sh params/scale.yaml"),
         ("params/smokee.yaml", "study: 'smokee' is unknown; did you mean 'smoke'?"),
+        ("freeze self-vot", "plan: there is no params/plans/self-vot.yaml ('self-vot' is unknown;"),
+        (
+            "freeze params/plans/self-vot.yaml",
+            "plan: there is no params/plans/self-vot.yaml ('self",
+        ),
         ("fields x", "fields: 'x' is no argument of this command"),
         ("estimate smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
     ],
