@@ -16,20 +16,30 @@
 
 # %% [markdown]
 # # 00 · A whole study on Kaggle or Colab
-# Attach this repository as a dataset (and the corpus, unless it is `synthetic`), choose two T4s,
-# and run all cells. The study runs on all GPUs, as with `./run_all.sh`. At the end there is a zip,
-# which `./run_all.sh import` takes into the record at home.
+# 1. **Add Input**: your dataset of this repository. If **Internet** is off, also add the text as
+#    `tinyshakespeare.txt`, unless the study reads `synthetic`.
+# 2. **Settings → Accelerator → GPU T4 x2**.
+# 3. Set `study` and `hours` below, then **Run All**. `smoke` shows in minutes that all works.
+# 4. **Save Version → Save & Run All** runs up to 12 hours without this page.
+# 5. A study that needs longer: in the next session, **Add Input** this notebook's output and
+#    **Run All** again. It continues.
+# 6. **Output**: download `STUDY.zip`. At home, `./run_all.sh import STUDY.zip` checks it and takes
+#    it into the record.
 #
-# To run your own study, write it to a file beside this notebook, in a cell that begins with
-# `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
+# To run your own study, write it to a file in a cell that begins with `%%writefile mine.yaml`, and
+# set `study = "./mine.yaml"`.
+
+# %% tags=["parameters"]
+study: str = "smoke"  # a name in params/, or the path of a YAML, such as "./mine.yaml"
+hours: float = 11.0  # a session ends after 12, and what runs then is lost
+
+# %% [markdown]
+# On Colab, clone the repository into a folder of your Drive and open this notebook from there, so
+# that the runs are kept there. Or clone it under `/content`, and download the zip at the end.
 #
-# Without internet, also attach a dataset of the packages (`pip download -r requirements.lock`), and
-# name its folder in a cell above the rest: `%env PIP_NO_INDEX=1` and
+# If Internet is off and a package is missing, add a dataset of the packages as well (`pip download
+# -r requirements.lock`), and name its folder in a cell above: `%env PIP_NO_INDEX=1` and
 # `%env PIP_FIND_LINKS=/kaggle/input/NAME`.
-#
-# To continue an earlier session, attach its output. On Colab, clone the repository into a folder of
-# your Drive and open this notebook from there, so that the runs are kept there. Or clone it under
-# `/content`, and download the zip at the end.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -37,19 +47,23 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
+from importlib.util import find_spec
+
+from IPython import get_ipython
+
+if find_spec("lib") is None:
+    get_ipython().InteractiveTB.set_mode("Minimal")  # one line in place of a traceback
+    raise FileNotFoundError("this repository is not attached: Add Input → your dataset of it")
+
+# %%
 from lib.config import load_study, one_line_errors
 from lib.sweep import pack, resume_from_inputs, run_study, show
 
 one_line_errors()
 
-# %% tags=["parameters"]
-study: str = "smoke"  # a name in params/, or the path of a YAML, such as "./mine.yaml"
-hours: float = 11.0  # a session ends after 12, and what runs then is lost
-
 # %% [markdown]
 # ## The study
-# Runs of earlier sessions are taken up first. `smoke` shows in minutes that everything works. Look
-# at the time left: a study that does not fit into one session continues in the next.
+# Runs of earlier sessions are taken up first. Look at the time left.
 
 # %%
 name = load_study(study).name

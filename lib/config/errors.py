@@ -1,8 +1,10 @@
 """Errors that say in one line how to fix them, and how a command ends after one."""
 
 import functools
+import json
 import os
 import reprlib
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -37,7 +39,8 @@ class UsageError(UserError):
 
 def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
     """Make a command return its exit status. A UserError, or an OSError of the machine, becomes one
-    line on stderr. Anything else is a bug and keeps its traceback."""
+    line on stderr; if nobody reads the output any more, nothing is said. Anything else is a bug and
+    keeps its traceback."""
 
     @functools.wraps(command)
     def run(*words: Any) -> int:
@@ -46,6 +49,9 @@ def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.status
+        except BrokenPipeError:  # of `| head`: who reads has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still holds of stdout
+            return 128 + signal.SIGPIPE  # as of a command that the signal ends
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             print(f"error: {error.strerror or error}{where}", file=sys.stderr)
@@ -110,6 +116,12 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         return f"{name}: {message}" if name else message
     if kind == "missing":
         return f"{name}: is missing; add it"
+    if kind == "list_type":
+        is_level = isinstance(value, str | int | float)
+        example = value if isinstance(value, str) else json.dumps(value) if is_level else "a, b"
+        return f"{name}: {short(value)} is no list; write [{example}]"
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return f"{name}: {short(value)} holds no fields; write them below it, or leave it out"
     allowed = get_args(schema.model_fields[last].annotation) if last in schema.model_fields else ()
     remedy = ""
     if value in _OFF and type(None) in allowed and schema.model_fields[last].default is None:

@@ -53,7 +53,9 @@ GPU_EVALUATION = 32_768
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
 
 class CorpusConfig(Section):
@@ -82,11 +84,17 @@ class CorpusConfig(Section):
 
 class ModelConfig(Section):
     n_layer: Annotated[int, Field(gt=0, le=1_000)] = 8
+    """Blocks, each of attention and an MLP."""
     n_head: Annotated[int, Field(gt=0, le=1_000)] = 8
+    """Attention heads of a block, which must divide `n_embd`."""
     n_embd: Annotated[int, Field(gt=0, le=100_000)] = 128
+    """Features of the residual stream."""
     block_size: Annotated[int, Field(gt=0, le=1_000_000)] = 128
+    """Tokens of context."""
     mlp_ratio: Annotated[int, Field(gt=0, le=100)] = 4
+    """Width of the MLP, in multiples of `n_embd`."""
     embedding_norm: EmbeddingNorm = "none"
+    """What is between the embeddings and block 1: see the variants in lib/README.md."""
     embedding_std: Annotated[float, Field(ge=LEAST, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
     embedding_rms: Ratio = 1.0
@@ -153,8 +161,11 @@ class ModelConfig(Section):
 
 class TrainingConfig(Section):
     iterations: Annotated[int, Field(gt=0, le=10**9)] = 300
+    """Steps of the optimizer."""
     batch_size: Annotated[int, Field(gt=0, le=10**6)] = 16
+    """Sequences of `block_size` tokens in a step."""
     learning_rate: Annotated[float, Field(ge=1e-10, le=1e30)] = 3e-4
+    """The highest rate of the schedule."""
     schedule: Literal["constant", "warmup_cosine", "warmup_stable_decay"] = "constant"
     """`constant` neither warms up nor decays; the others do both."""
     warmup_iterations: Count = 30
@@ -172,16 +183,20 @@ class TrainingConfig(Section):
     0.2 times the product, about that of AdamW (Liu et al. 2025, arXiv 2502.16982). nanochat's rate
     r, with n input features, corresponds to a product of 5 r / sqrt(n)."""
     beta1: BelowOne = 0.9
+    """AdamW's decay of the mean of gradients."""
     beta2: BelowOne = 0.95
+    """AdamW's decay of the mean of squared gradients."""
     eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
+    """What AdamW adds to the root of the mean of squared gradients."""
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
+    """Decoupled weight decay of the weight matrices inside the blocks; nothing else decays."""
     embedding_learning_rate_ratio: Ratio = 1.0
     """Multiplies the learning rate of token and position embeddings."""
     gradient_clip: Annotated[float, Field(ge=LEAST, le=1e4)] | None = None
     """Largest gradient norm; the recorded norm is the one before clipping. None: off."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """Of the training step; all else is in fp32. tf32 needs a GPU of compute capability 8.0 or
-    higher (A100). So does bf16, which also runs on a CPU."""
+    """Numbers of the forward and backward pass; weights stay in fp32. tf32 needs a GPU of compute
+    capability 8.0 or higher (A100). So does bf16, which also runs on a CPU."""
 
     @model_validator(mode="after")
     def _warmup_ends_before_training_does(self) -> Self:

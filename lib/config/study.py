@@ -15,10 +15,10 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from lib.config.contrasts import Grid, arm_id, level_name, told_apart
-from lib.config.errors import HEADLESS, ConfigError, explain, short, suggest
+from lib.config.errors import ConfigError, explain, short, suggest
 from lib.config.files import prepare_params, read_json, write_text
 from lib.config.paths import PAPER, PARAMS, listed, study_folder
 from lib.config.plan import read_plan
@@ -26,7 +26,11 @@ from lib.config.schema import CODE, FIELDS, Level, RunConfig, Section, Some, dig
 from lib.config.yaml import Json, read_yaml
 
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
-PlanFile = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
+PlanFile = Annotated[
+    str,
+    Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100),
+    BeforeValidator(lambda v: f"{v.removesuffix('.yaml')}.yaml" if isinstance(v, str) else v),
+]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
@@ -92,6 +96,7 @@ class Study(RunConfig):
     __hash__ = object.__hash__  # equal studies may have been loaded beside different plans
 
     name: StudyName
+    """The name of the study's file, without `.yaml`."""
     factors: dict[str, Some[Level]] = Field({})
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
     commits: dict[str, str] = Field({}, exclude_if=not_)
@@ -101,6 +106,7 @@ class Study(RunConfig):
     drawn: bool = Field(False, exclude=True)
     """Whether the seeds are drawn. In no file."""
     include: list[IncludedArm] = Field([])
+    """Arms beside the grid, each with a level of every factor, and any further fields."""
     exclude: list[dict[str, Level]] = Field([])
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: PlanFile | None = None
@@ -302,13 +308,13 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConf
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
     """Return the study and the arm to train. With changes (dotted field → value) that is a scratch
     run to play with: it has no plan, its baseline is the unchanged arm, and no record or study
-    takes it. Without changes, or in a sweep, they are returned as they are.
+    takes it. Without changes they are returned as they are.
 
     Raises ConfigError for a field that does not exist, or a value that is not allowed.
     """
     if not isinstance(changes, dict):
         raise ConfigError('changes: write fields with values: {"training.learning_rate": 0.01}')
-    if not changes or os.environ.get(HEADLESS):
+    if not changes:
         return study, arm
     for name in changes:
         if name not in FIELDS:
@@ -360,8 +366,10 @@ def _study_file(study: Any) -> Path:
     # Unlike Path's, this is False for a name that is too long to be a file's.
     if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file
-    if file.stem not in names or file.parent not in (Path(), Path("params")):
-        raise ConfigError(f"study: {suggest(str(study), names)} in params/")
+    is_of_params = file.parent in (Path(), Path("params"))
+    if file.stem not in names or not is_of_params:
+        asked = file.name.removesuffix(".yaml") if is_of_params else str(study)
+        raise ConfigError(f"study: {suggest(asked, names)} in params/")
     return PARAMS / f"{file.stem}.yaml"
 
 

@@ -36,7 +36,9 @@ def parse_yaml(text: bytes, name: str) -> Json:
         content = yaml.load(text.decode("utf-8"))
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None
+        is_tab = "'\\t'" in str(error.problem)
+        reason = "it holds a tab; indent with spaces" if is_tab else error.problem
+        raise ConfigError(f"{name}{line} is not valid YAML: {reason}") from None
     except (YAMLError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{name} is not valid YAML in UTF-8: {reason}") from None

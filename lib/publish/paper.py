@@ -15,7 +15,7 @@ from pathlib import Path
 import pypandoc
 import typst
 
-from lib.config.errors import suggest
+from lib.config.errors import UsageError, suggest
 from lib.config.files import write_bytes, write_text
 from lib.config.paths import CHECKOUT, TEMPLATES, listed, relative
 from lib.publish.template import Template, TextError
@@ -95,22 +95,51 @@ def check(paper: Path) -> Iterator[str]:
 
 def write_manuscript(paper: Path) -> None:
     """Write a first manuscript: table, contrasts and figure of each of a paper's studies."""
-    head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
-    studies = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
-    sections = "".join(section.replace("STUDY", study) for study in studies)
-    write_text(paper / "paper.md", head.replace("PAPER", paper.name) + sections)
+    head = (TEMPLATES / "manuscript.md").read_text("utf-8").partition("<!-- study -->\n")[0]
+    write_text(paper / "paper.md", head.replace("PAPER", paper.name))
     (paper / "references.bib").touch()
+    for study in studies_of(paper):
+        add_section(paper, study)
 
 
-def main(names: list[str]) -> None:
+def studies_of(paper: Path) -> list[str]:
+    """List the studies that have results in a paper's folder."""
+    return [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
+
+
+def add_section(paper: Path, study: str) -> None:
+    """Append a section on a study to a manuscript. Raises UsageError for one without results."""
+    if study not in (known := studies_of(paper)):
+        raise UsageError(f"--add: {suggest(study, known)} in {relative(paper)}/results/")
+    template = (TEMPLATES / "manuscript.md").read_text("utf-8")
+    section = template.partition("<!-- study -->\n")[2].replace("STUDY", study)
+    manuscript = (paper / "paper.md").read_text("utf-8")
+    write_text(paper / "paper.md", manuscript + section)
+
+
+def written_on(paper: Path) -> list[str]:
+    """List the studies that a manuscript names."""
+    text = (paper / "paper.md").read_text("utf-8")
+    return [name for name in studies_of(paper) if re.search(rf"(?<![\w-]){name}(?![\w-])", text)]
+
+
+def main(names: list[str], add: str | None = None) -> None:
     """Build the papers named, or all that have a manuscript; begin one where a paper that is named
-    has none."""
+    has none. To that of a paper that is named, add a section on the study `add`."""
+    if add and not names:
+        raise UsageError("--add: name the paper as well: ./run_all.sh paper PAPER --add STUDY")
     for paper in papers_named(names):
         if not (paper / "paper.md").is_file():
             if not names:
                 continue
             write_manuscript(paper)
             print(f"First manuscript    {relative(paper / 'paper.md')}: yours to rewrite")
+        if add and add not in written_on(paper):
+            add_section(paper, add)
         for path, content in make_files(paper).items():
             write_bytes(path, content)
+        named = written_on(paper)
+        if others := [study for study in studies_of(paper) if study not in named]:
+            how = f"./run_all.sh paper {paper.name} --add {others[0]}"
+            print(f"Not in paper.md     {', '.join(others)} ({how} adds a section)")
         print(f"Paper               {relative(paper / 'paper.pdf')}")

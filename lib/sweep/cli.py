@@ -1,40 +1,67 @@
-"""./run_all.sh [params/NAME.yaml …] [--jobs N] [--stop-after HOURS] [-n] [any Snakemake flag]
-    Set up, run the studies named (default: params/final.yaml), analyse, draw, archive.
-    A rerun continues what was stopped and redoes nothing that is done.
-./run_all.sh test [--fast | --all] [any pytest flag]
-    Run the tests: those that take seconds, the usual ones, or every one.
-./run_all.sh verify [NAME …] [--retrain N | STUDY/ARM/SEED …]
-    Compute every published number again from the record; train runs of it again. The status is
-    1 for a fault, 4 if a trained run cannot be judged, 5 if this machine could not verify all.
-./run_all.sh renew [NAME …]
-    Execute 01, 03 and 04 of recorded studies again, from the raw tables; a record is replaced
-    only if every published number comes out equal. Nothing is trained.
-./run_all.sh import FILE
-    Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
-./run_all.sh freeze --new PLAN --study NAME
-    Begin a plan (params/plans/) for a study: a template, to be filled in.
-./run_all.sh freeze PLAN               Fix the studies of a plan, draw their seeds.
+"""./run_all.sh [STUDY …] [FIELD=VALUE …] [--jobs N] [--stop-after HOURS] [-n]
+    Run studies (default: params/final.yaml): train, analyse, draw, archive. The
+    same command continues what was stopped, and repeats nothing that is done.
+        ./run_all.sh params/example.yaml -n
+    FIELD=VALUE changes a field of all runs, as scratch runs in no record:
+        ./run_all.sh params/example.yaml training.iterations=600
+./run_all.sh fields
+    List every field of a parameter file: default, allowed values, one line.
+        ./run_all.sh fields | grep learning_rate
 ./run_all.sh estimate STUDY [--measure M] [--effect D] [--spread SD|STUDY]
-    Say before a study runs what it takes (arithmetic, memory, time here), and what its
-    seeds can show: the power of each hypothesis, given the spread of a pilot or a guess.
+    Say what a study takes (arithmetic, memory, time here), and the power of its
+    seeds, given the spread of a pilot or a guess.
+        ./run_all.sh estimate example --effect 0.02 --spread 0.03
+./run_all.sh freeze --new PLAN --study STUDY
+    Begin a plan (params/plans/) for a study: a template, to be filled in.
+        ./run_all.sh freeze --new myplan --study mine
+./run_all.sh freeze PLAN
+    Fix the studies of a plan, and draw their seeds.
+        ./run_all.sh freeze myplan
+./run_all.sh site [PAPER …] [--watch STUDY] [--tensorboard DIR]
+    Show runs in a browser: yours, those of papers, or yours while they train.
+    --tensorboard writes their curves as TensorBoard's event files instead.
+        ./run_all.sh site --watch example
+./run_all.sh paper [PAPER …] [--add STUDY]
+    Build the PDF and LaTeX of papers; begin the manuscript of a named one, or
+    add a section on a study to it.
+        ./run_all.sh paper example
+./run_all.sh export STUDY
+    Pack a finished study into STUDY.zip, for another machine.
+        ./run_all.sh export mine
 ./run_all.sh export STUDY/ARM/SEED --to DIR
     Write a run's model as a folder that Hugging Face's transformers load.
-./run_all.sh paper [PAPER …]
-    Execute the notebooks of papers, build PDF and LaTeX; begin new ones.
-./run_all.sh site [PAPER …] [--watch STUDY] [--tensorboard DIR]
-    Show runs in a browser: yours, those of papers' records, or yours while they train. With
-    --tensorboard, write their curves to DIR as TensorBoard's event files instead.
-./run_all.sh setup                     Only make the environment.
-./run_all.sh --help                    This text; after a command, that command's words.
+        ./run_all.sh export final/none/0 --to gpt
+./run_all.sh import FILE
+    Check such a zip, or that of 00_kaggle, and take its study into the record.
+        ./run_all.sh import mine.zip
+./run_all.sh verify [STUDY …] [--retrain N | STUDY/ARM/SEED …]
+    Compute every published number again from the record; train runs of it
+    again. The status is 1 for a fault, 4 if a trained run cannot be judged, 5
+    if this machine could not verify all.
+        ./run_all.sh verify final --retrain 2
+./run_all.sh renew [STUDY …]
+    Execute 01, 03 and 04 of recorded studies again, from the raw tables; a
+    record is replaced only if every published number comes out equal.
+        ./run_all.sh renew final
+./run_all.sh test [--fast | --all] [any pytest flag]
+    Run the tests: those that take seconds, the usual ones, or every one.
+        ./run_all.sh test --fast
+./run_all.sh setup
+    Only make the environment.
+        ./run_all.sh setup
+./run_all.sh --help
+    This text; after a command, that command's part.
+        ./run_all.sh verify --help
 
-Studies and flags come in any order. --jobs is the number of runs side by side (default: as many as
-cores and memory, or GPUs, have room for). --stop-after HOURS stops all that runs at that time; a
-rerun continues every run from its last checkpoint. A record that came with the repository stays
-as it is: what runs stays in runs/, and --replace puts it in the record's place. --replace also
-makes confirmatory runs again if other code made them. -n only tells how many runs are due and why,
-how long they take and what follows; --verbose adds Snakemake's own plan. Another useful Snakemake
-flag is --profile params/slurm (a cluster). Ctrl-C stops everything; a plain rerun continues. The
-environment is .venv in this folder, whatever is active; --here uses the active one.
+A STUDY is a name in params/ or the path of a YAML; studies and flags come in
+any order. --jobs is how many runs train side by side (default: as many as cores
+and memory, or GPUs, have room for). --stop-after HOURS stops everything then.
+-n only tells what would run. A published record is kept, and your runs go to
+runs/; --replace puts them in its place, and makes confirmatory runs again if
+other code made them. Other flags go to Snakemake, such as --profile
+params/slurm (a cluster), or --verbose, which adds Snakemake's plan to -n.
+Ctrl-C stops everything. The environment is .venv in this folder, whatever is
+active; --here uses the active one.
 """
 
 import argparse
@@ -111,11 +138,13 @@ def commands() -> tuple[_Parser, Any]:
     estimate.add_argument("--spread")
     estimate.add_argument("--measure")
     export = add("export")
-    export.add_argument("run")
-    export.add_argument("--to", type=_path, required=True)
-    site = add("site")
-    for parser in (add("paper"), site):
+    export.add_argument("name", type=_study)
+    export.add_argument("--to", type=_path)
+    add("fields")
+    paper, site = add("paper"), add("site")
+    for parser in (paper, site):
         parser.add_argument("papers", nargs="*")
+    paper.add_argument("--add", metavar="STUDY")
     site.add_argument("--watch")
     site.add_argument("--tensorboard", type=_path, metavar="DIR")
     return top, subparsers.choices
@@ -139,14 +168,22 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             return renew(require_recorded(options.studies) or recorded_studies())
         case "import":
             from lib.sweep.kaggle import import_study
+            from lib.sweep.summary import print_places, summarise
 
-            import_study(options.file)
+            study = import_study(options.file)
+            summarise(study)
+            print_places(study)
+        case "fields":
+            from lib.config.fields import field_lines
+
+            for line in field_lines():
+                print(line)
         case "freeze":
             from lib.config.freeze import draft_plan, freeze
             from lib.config.study import load_study
             from lib.sweep.estimate import data_of, power
 
-            plan = f"{Path(options.plan).stem}.yaml"
+            plan = f"{Path(options.plan).name.removesuffix('.yaml')}.yaml"
             if options.new:
                 draft_plan(plan, options.study)
             else:
@@ -163,16 +200,20 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             study = load_study(options.study, undrawn=True)
             for line in estimate(study, options.effect, options.spread, options.measure):
                 print(line, flush=True)
-        case "export":
+        case "export" if options.to:
             from lib.train.hugging_face import export
 
-            export(options.run, options.to)
+            export(options.name, options.to)
             print(f"{options.to} is for AutoModelForCausalLM.from_pretrained")
+        case "export":
+            from lib.sweep.kaggle import export_study
+
+            export_study(options.name)
         case "paper":
             from lib.publish import findings, paper
 
             findings.main(options.papers)
-            paper.main(options.papers)
+            paper.main(options.papers, options.add)
         case "site" if options.tensorboard:
             from lib.publish import tensorboard
 
@@ -233,12 +274,16 @@ def run(words: list[str]) -> int:
     from lib.config.errors import UsageError, suggest
     from lib.config.files import prepare_params
     from lib.config.paths import PARAMS, listed
+    from lib.config.schema import FIELDS
     from lib.sweep.code import EditedError
     from lib.sweep.sweep import Sweep, run_sweep
 
     prepare_params()
     names = [path.stem for path in listed(PARAMS, "*.yaml")]
+    fields = [word for word in words if re.match(r"\w+\.\w+=", word)]
+    words = [word for word in words if word not in fields]
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
+    studies = studies or ["final"]
     parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     parser.add_argument("--jobs", "-j", type=_positive(int))
     parser.add_argument("--stop-after", type=_positive(float))
@@ -252,10 +297,21 @@ def run(words: list[str]) -> int:
         snakemake = get_argument_parser()
         snakemake.error = parser.error
         if unknown := snakemake.parse_args(flags).targets:
+            field, is_change, _ = unknown[0].partition("=")
+            if is_change:
+                raise UsageError(f"changes: {suggest(field, FIELDS)}")
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
     times = vars(options).pop("again")
+    if fields and (flags or options.replace or options.stop_after):
+        raise UsageError(f"{fields[0]}: with a field that is changed, give only --jobs or -n")
     try:
-        return run_sweep(Sweep([*map(_study, studies)] or ["final"], flags, **vars(options)))
+        if fields:
+            from lib.sweep.scratch import read_changes, run_scratch
+
+            asked = read_changes(fields), options.jobs
+            ends = [run_scratch(s, *asked, dry_run=options.dry_run) for s in map(_study, studies)]
+            return max(ends)
+        return run_sweep(Sweep([*map(_study, studies)], flags, **vars(options)))
     except EditedError:
         if times == MOST_TRIES - 1:
             raise

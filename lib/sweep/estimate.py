@@ -189,14 +189,16 @@ class Trial(NamedTuple):
 
 
 def trial(arm: Arm) -> Trial:
-    """Train an arm for a few steps, as a sweep would, in a folder of its own. If fewer devices are
-    here than its processes, one of them takes its share of the batch alone; if its text is not
-    here, a text of as many symbols stands in. Raises UserError if it fails."""
+    """Train an arm for a few steps, as a sweep would, in a folder of its own. If no GPU is here, it
+    trains on the CPU. If fewer devices are here than its processes, one of them takes its share of
+    the batch alone; if its text is not here, a text of as many symbols stands in. Raises UserError
+    if it fails."""
     from lib.train.machine import require_devices
 
     fields: Any = arm.config.model_dump()
     fields["evaluation"]["interval"] = 1
     machine = machine_of(arm.config)
+    fields["machine"]["device"] = machine.device
     try:
         require_devices(machine)
     except ConfigError:
@@ -400,8 +402,10 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
         return
     table = expected_power(plan, sds, n, effect)
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
-    shown = table.dropna(axis="columns", how="all")
-    yield shown.to_string(index=False, float_format="{:.4g}".format)
+    # An index is aligned at its left, as names are read.
+    shown = table.set_index("hypothesis").rename_axis(index=None, columns="hypothesis")
+    shown = shown.dropna(axis="columns", how="all")
+    yield shown.to_string(float_format="{:.4g}".format)
     if "negligible" in shown:
         yield "negligible: the power to show that a true difference of 0 is too small to matter"
     few = table.loc[table["power"] < plan.power, "hypothesis"]

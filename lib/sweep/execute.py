@@ -38,7 +38,8 @@ from lib.config.paths import (
 )
 from lib.config.provenance import git, git_state
 from lib.config.schema import CorpusConfig, digest
-from lib.config.study import Study, load_study
+from lib.config.study import SCRATCH, Study, load_study, scratch
+from lib.config.yaml import Json
 from lib.sweep.code import execute_in, require_as_asked, tree_of
 
 if TYPE_CHECKING:
@@ -61,8 +62,11 @@ class ExecutionError(UserError):
     """A notebook that did not complete; the message says why and where it is kept."""
 
 
-def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
+def execute(
+    notebook: str, study: Study, arm: str = "", seed: int = 0, changes: Json | None = None
+) -> Path:
     """Execute `notebooks/<notebook>.ipynb` for a study (and a run of it); return the result's path.
+    With `changes` (dotted field → value) that is a scratch run.
 
     Raises ConfigError for an arm or a seed that does not exist, and ExecutionError when the
     notebook fails; the notebook is kept, stamped with the reason.
@@ -77,13 +81,18 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
             execute_in(tree_of(commit), str(output_root()), notebook, study.name, arm, str(seed))
             return result
+        parameters["changes"] = changes or {}  # not those that somebody left in the notebook
+        study, this = scratch(study, study.arm(arm), parameters["changes"])
+        arm, result = this.id, result_file(notebook, study.name, this.id, seed)
     output = executed_notebook(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
     # An earlier result must not pass for this one's, nor what was made from it for up to date.
-    later = [name for name in ("03_analysis", "04_figures") if name > notebook]
-    made = [result, archived_file(study.name)]
-    made += [RUNS / f"paper-{study.paper}.txt", RUNS / "site.txt"]
-    for path in [*made, *(result_file(name, study.name) for name in later)]:
+    made = [result, RUNS / "site.txt"]
+    if study.name != SCRATCH:
+        later = [name for name in ("03_analysis", "04_figures") if name > notebook]
+        made += [archived_file(study.name), RUNS / f"paper-{study.paper}.txt"]
+        made += [result_file(name, study.name) for name in later]
+    for path in made:
         path.unlink(missing_ok=True)
     plan = load_plan(study)
     start = time.perf_counter()
@@ -250,10 +259,11 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
 
 
 @exit_status
-def main(notebook: str, study: str, arm: str = "", seed: str = "0") -> None:
-    """Execute a notebook: `python -m lib.sweep.execute 02_train final none 0`."""
+def main(notebook: str, study: str, arm: str = "", seed: str = "0", changes: str = "{}") -> None:
+    """Execute a notebook: `python -m lib.sweep.execute 02_train final none 0`; for a scratch run,
+    with its changes as JSON behind that."""
     end_with_parent()
-    print(relative(execute(notebook, load_study(study), arm, int(seed))))
+    print(relative(execute(notebook, load_study(study), arm, int(seed), json.loads(changes))))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The sweep is that of `./run_all.sh`, with a process for each GPU. Its runs go in
 another session can continue, and which `./run_all.sh import` takes into the record.
 """
 
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from IPython.display import display
 
 from lib.config import files, paths
 from lib.config.environment import environment
-from lib.config.errors import TIME_UP, UserError
+from lib.config.errors import TIME_UP, UsageError, UserError
 from lib.config.files import read_json, sha256
 from lib.config.paths import PARAMS, ROOT, RUNS, kaggle_folder, listed, relative, study_folder
 from lib.config.study import COPY, Study, load_study
@@ -31,6 +32,7 @@ from lib.record.archive import (
 from lib.record.verify import Report, verify_record, verify_run
 from lib.results import status_of
 from lib.sweep.estimate import begin_again
+from lib.sweep.execute import archived_file
 
 
 def resume_from_inputs(study: str) -> str:
@@ -112,6 +114,16 @@ def pack(study: str, status: int) -> None:
     print(on if status else home)
 
 
+def export_study(name: str) -> None:
+    """Pack a finished study. Raises UserError for one that is not, and for a run's name."""
+    if re.fullmatch(r"[^/]+/[^/]+/\d+", name):
+        raise UsageError(f"export: {name} is a run; --to DIR takes its model, or name its study")
+    study = load_study(name)
+    if not archived_file(study.name).is_file():
+        raise UserError(f"{study.name} is not finished; ./run_all.sh params/{study.name}.yaml")
+    pack(study.name, 0)
+
+
 def unpack(file: Path, folder: Path) -> None:
     """Unpack a zip into a folder, which no name leads out of. Raises UserError, naming it, if it is
     damaged."""
@@ -122,8 +134,8 @@ def unpack(file: Path, folder: Path) -> None:
         raise UserError(f"{file.name} cannot be unpacked: {error}") from None
 
 
-def import_study(file: Path) -> None:
-    """Take the study in a zip of `pack` into `runs/` and the record.
+def import_study(file: Path) -> Study:
+    """Take the study in a zip of `pack` into `runs/` and the record; return it.
 
     Raises UserError, naming the zip, if its runs are not as they were written, or if another study
     of that name is here. Then nothing of it is kept. The remains of a killed import are removed
@@ -135,14 +147,15 @@ def import_study(file: Path) -> None:
         if len(studies) != 1:
             raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
         try:
-            _import(studies.pop(), Path(folder, "params"))
+            return _import(studies.pop(), Path(folder, "params"))
         except Exception as error:  # a file can be broken in any way
             reason = str(error) if isinstance(error, UserError | OSError) else repr(error)
             raise UserError(f"{file.name}: {' '.join(reason.split())[:300]}") from None
 
 
-def _import(source: Path, params: Path) -> None:
-    """Take in the runs of a folder, with their parameters and plan from another one."""
+def _import(source: Path, params: Path) -> Study:
+    """Take in the runs of a folder, with their parameters and plan from another one; return the
+    study."""
     name, runs, plans = source.name, study_folder(source.name), params / "plans"
     for run in listed(source, "*/seed-*"):
         result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
@@ -176,7 +189,7 @@ def _import(source: Path, params: Path) -> None:
     is_here = (record.folder / MANIFEST).is_file() and is_replaceable(name)
     if is_here and _files(runs) == _files(source):
         print(f"{name}: imported before, {relative(record.folder)}/")
-        return
+        return load_study(name)
     if runs.exists() or name in recorded_studies():
         raise UserError(f"'{name}' is in runs/ or in the record already")
     own = PARAMS / f"{name}.yaml"
@@ -200,6 +213,7 @@ def _import(source: Path, params: Path) -> None:
         raise
     begun.unlink()
     print(f"{name}: imported, {relative(record.folder)}/")
+    return load_study(name)
 
 
 def _files(folder: Path) -> dict[Path, str]:

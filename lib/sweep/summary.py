@@ -14,8 +14,9 @@ from lib.config.claim import load_plan
 from lib.config.files import read_json
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.paths import relative, result_file, study_folder
-from lib.config.plan import ALPHA
+from lib.config.plan import ALPHA, Plan
 from lib.config.study import Study
+from lib.config.yaml import Json
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
 from lib.stats.factorial import by_setting
@@ -28,19 +29,24 @@ EFFECTS = "; then each factor over all levels of the others, and (×) how one de
 
 
 def summarise(study: Study) -> None:
-    """Print a finished study's table, its verdict, and where to read more."""
+    """Print a finished study's table and verdict."""
     analysed, folder = result_file("03_analysis", study.name), study_folder(study.name)
     if not analysed.is_file():  # --until and the like
         print(f"{study.name}: not analysed, as the flags ask for a part only")
         return
     runs = tidy(RunResult.model_validate(run) for run in read_json(analysed)["runs"])
-    verdict, plan = read_json(folder / "verdict.json"), load_plan(study)
+    print_study(study.name, runs, read_json(folder / "verdict.json"), load_plan(study))
+
+
+def print_study(name: str, runs: pd.DataFrame, verdict: Json, plan: Plan | None) -> None:
+    """Print a table of arms and differences, and the verdict. `runs` is the tidy table."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
-    console.print(f"\n{study.name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
+    console.print(f"\n{name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
     measures = [*main_measures(runs, plan), *measures_in("headline")]
-    measures = available_measures(measures, runs)[: max(1, (console.width - 20) // WIDTH)]
+    longest = max(map(len, runs["arm"]))
+    measures = available_measures(measures, runs)[: max(1, (console.width - longest) // WIDTH)]
     effects = by_setting(row for row in verdict["effects"] if row["measure"] in measures)
     contrasts = [row for row in verdict["contrasts"] if row["measure"] in measures]
     diverged = runs.loc[runs["status"] == "diverged", "arm"].value_counts()
@@ -49,8 +55,8 @@ def summarise(study: Study) -> None:
     ]
     parts += [contrast_overview(pd.DataFrame(rows)) for rows in (contrasts, effects)]
     below = [row for row in effects if row["kind"] == "simple"]  # each below its effect
-    parts[-1] = parts[-1].rename({r["effect"]: r["setting"].replace(",", ", ") for r in below})
-    console.print(_table(parts, measures))
+    parts[-1] = parts[-1].rename({row["effect"]: row["setting"] for row in below})
+    console.print(_table(parts, measures, console.width - WIDTH * len(measures)))
     level = f"{1 - (plan.alpha if plan else ALPHA):.0%}"
     shown = f"Mean ± sd over seeds; then differences, seed by seed, with their {level} intervals"
     shown += f"{EFFECTS if effects else ''}.\n{cautions(contrasts + effects, runs)}"
@@ -58,16 +64,39 @@ def summarise(study: Study) -> None:
     because = "; ".join(verdict["exploratory_because"])
     claim = f"{verdict['standing']}: {because}" if because else verdict["standing"]
     console.print(Markdown(f"**{claim}**\n\n{in_markdown(verdict)}"))
-    record = Record(study.name)
-    place = record.folder if is_replaceable(study.name) else folder
-    print(f"\nAll measures        {relative(folder)}/03_analysis.ipynb")
-    print(f"Executed notebooks  {relative(place)}/")
+    print()
+
+
+def print_places(study: Study) -> None:
+    """Print where the analysis, notebooks and numbers of a study's own runs are. A record that is
+    not theirs is not named."""
+    folder, record = study_folder(study.name), Record(study.name)
+    if not result_file("03_analysis", study.name).is_file():
+        return
+    print(f"Analysis            {relative(folder)}/03_analysis.ipynb")
+    print(f"Executed notebooks  {relative(folder)}/")
+    print("To play with a run  notebooks/02_train.ipynb (VS Code or JupyterLab, kernel .venv)")
+    if not is_replaceable(study.name):
+        print(f"Numbers             {relative(folder)}/verdict.json")
+        return
+    print(f"Record              {relative(record.folder)}/")
     print(f"Numbers             {relative(record.results_file)}")
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 
-def _table(parts: list[pd.DataFrame], measures: list[str]) -> Table:
-    """Return one table of several, one below another. Long names are wrapped, never cut."""
+def _wrapped(name: str, width: int) -> str:
+    """Wrap a name at spaces, and what is still longer after commas."""
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = wrapper.wrap(name)
+    for i, line in enumerate(lines):
+        if len(line) > width:
+            lines[i] = wrapper.fill(line.replace(",", ", ")).replace(", ", ",")
+    return "\n".join(lines)
+
+
+def _table(parts: list[pd.DataFrame], measures: list[str], width: int) -> Table:
+    """Return one table of several, one below another. Names longer than `width` are wrapped, never
+    cut."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column(overflow="fold")
     for name in measures:
@@ -75,7 +104,7 @@ def _table(parts: list[pd.DataFrame], measures: list[str]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for part in parts:
         cells = part.reindex(columns=[MEASURES[name].title for name in measures])
-        for row in cells.fillna("n/a").itertuples():
-            table.add_row(*row)
+        for name, *row in cells.fillna("n/a").itertuples():
+            table.add_row(_wrapped(str(name), width), *row)
         table.add_section()
     return table

@@ -44,7 +44,7 @@ from lib.sweep.code import copy_code, run_module, with_commits, write_commits
 from lib.sweep.execute import GPUS, apart, archived_file, made_from, turns
 from lib.sweep.preflight import load_and_check, print_texts, require_executable
 from lib.sweep.slurm import read_slurm_config, require_end_is_told
-from lib.sweep.summary import summarise
+from lib.sweep.summary import print_places, summarise
 
 LONG = 600.0
 """Seconds. Before a longer sweep, one of five steps checks that everything works."""
@@ -130,9 +130,17 @@ def run_sweep(sweep: Sweep) -> int:
     for study in studies:
         summarise(study)
     papers = sorted({f"paper-{study.paper}.txt" for study in studies})
-    for said in (RUNS / name for name in (*papers, "site.txt")):
-        print(said.read_text("utf-8") if said.is_file() else "", end="")
+    site, *rest = (RUNS / name for name in ("site.txt", *papers))
+    print(_said(site), end="")
+    for study in studies:
+        print_places(study)
+    print(*map(_said, rest), sep="", end="")
     return 0
+
+
+def _said(file: Path) -> str:
+    """Return what a command printed into a file, which names what it made."""
+    return file.read_text("utf-8") if file.is_file() else ""
 
 
 def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
@@ -407,7 +415,8 @@ def print_reasons(
         elif is_due and frozen and frozen.committed_code and git_state()["clean"] is not True:
             print(f"{study.name}: commit code and parameters first: {_EXPLORES}")
         if not (replaces or is_replaceable(study.name)):
-            print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
+            folder = relative(paths.study_folder(study.name))
+            print(f"The published record is kept; your runs go to {folder}/ (or --replace it)")
     because = defaultdict[str, list[str]](list)
     for path, reason in stale.items():
         because[reason].append(relative(path).removesuffix("/result.json"))
@@ -424,19 +433,20 @@ def print_plan(
         runs = runs_of([study])
         missing = sum(not path.is_file() for path in runs)
         stale = len(runs.keys() & due.keys()) - missing
-        number = f"{missing + stale} of {len(runs)} runs are due"
-        print_wrapped(f"{study.name}: {number} ({missing} missing, {stale} stale)")
+        train = missing + stale
+        number = f"{train} of {len(runs)} runs to train ({missing} missing, {stale} stale)"
+        print_wrapped(f"{study.name}: {number}, {len(runs) - train} done")
     on = " on a GPU" if any(estimate.device_of(study) == "cuda" for study in studies) else ""
     if due and jobs:
         total = estimate.clock(seconds_of(due) / min(jobs, len(due)))
-        measures = f"`./run_all.sh estimate {studies[0].name}` measures it"
-        print_wrapped(f"About {total}{on}, {jobs} side by side, by arithmetic; {measures}")
+        how = f"arithmetic; to measure: ./run_all.sh estimate {studies[0].name}"
+        print_wrapped(f"About {total}{on}, {jobs} at once ({how})")
     elif due:
         each = estimate.clock(seconds_of(due) / len(due))
         print_wrapped(f"About {each}{on} a run, by arithmetic")
     if later:
         print_wrapped(f"Then: {', '.join(dict.fromkeys(later.values()))}")
-    print_wrapped("Nothing was run: leave out -n to start. --verbose adds Snakemake's own plan.")
+    print_wrapped("Nothing was run: leave out -n to start; --verbose adds Snakemake's plan")
 
 
 def print_wrapped(text: str) -> None:

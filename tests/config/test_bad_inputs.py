@@ -42,7 +42,12 @@ ADDED = [
       for name in ("swiglu", "geglu", "relu")),
     ("training: {iterations: 0}", "training.iterations: 0 is not allowed. Input should be greater"),
     ("corpus: {fraction: 1.5}", "corpus.fraction: 1.5 is not allowed. Input should be less than"),
-    ("model:", "model: None is not allowed. Input should be a valid dictionary"),
+    ("model:", "model: None holds no fields; write them below it, or leave it out"),
+    ("factors: model.tied", "factors: 'model.tied' holds no fields; write them below it, or leave"),
+    ("factors: {training.optimizer: 'adamw, muon'}",
+     "factors.training.optimizer: 'adamw, muon' is no list; write [adamw, muon]"),
+    ("factors: {model.tied: true}", "factors.model.tied: True is no list; write [true]"),
+    ("factors: {model.tied: }", "factors.model.tied: None is no list; write [a, b]"),
     ("model: {n_head: 3, n_embd: 128}", "model: n_embd 128 must be a multiple of n_head 3"),
     ("model: {n_head: 2, n_embd: 6, positions: rotary}", "model: positions: rotary needs an even"),
     ("training: {batch_size: 16}\nmachine: {micro_batch_size: 3}",
@@ -110,7 +115,7 @@ WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("name: little\nseeds: []", ": seeds: [] is not allowed. List should have at least 1 item"),
     ("name: little\nseeds: [0, 1, 1]", ": seeds: 1 stands twice; list each value once"),
     ("name: little\nseeds: [0, -1]", ": seeds.1: -1 is not allowed. Input should be greater"),
-    ("name: little\nseeds: 3", ": seeds: 3 is not allowed. Input should be a valid list"),
+    ("name: little\nseeds: 3", ": seeds: 3 is no list; write [3]"),
     ("name: other\nseeds: [0]", ": name is 'other'; it must be 'little'"),
     ("name: Two Words\nseeds: [0]", ": name: 'Two Words' is not allowed. String should match"),
     ("name: little\nseeds: [0]\npaper: ../x", ": paper: '../x' is not allowed. String should"),
@@ -121,7 +126,8 @@ WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("name: \"\\UFFFFFFFF\"", " is not valid YAML in UTF-8: …too large"),
     ("model: !!map [a]", ", line 1 is not valid YAML: expected a mapping"),
     ("name: little\nseeds: [0]\n---\nname: x", ", line 3 is not valid YAML: but found another"),
-    ("name: little\nseeds:\n\t- 0", ", line 3 is not valid YAML: found character '\\t' that"),
+    ("name: little\nseeds:\n\t- 0", ", line 3 is not valid YAML: it holds a tab; indent with"),
+    ("name: little\nmodel:\n  n_layer: 2\n\tn_head: 2", ", line 4 is not valid YAML: it holds"),
     ('name: little\nseeds: [0]\n"a\\nb": 1', ": 'a\\nb': 'a\\nb' is unknown; there are corpus"),
     ("name: little\nseeds: [0]\nmodel: {\"\\u2028\": 1}", ": 'model.\\u2028': '\\u2028' is"),
     ("name: little\nseeds: {cuont: " + str([1] * 3000) + "}", ": seeds: write a list, or {count:"),
@@ -206,6 +212,12 @@ def test_null_is_named_for_no_field_that_has_another_word_for_it(field, load):
 def test_what_names_no_study_is_refused_whatever_it_is(value):
     remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
     assert refused(load_study, value) == f"study: {value!r} names none; {remedy}"
+
+
+@pytest.mark.parametrize("name", ["smokee", "params/smokee.yaml", "smokee.yaml"])
+def test_the_nearest_study_is_named_for_a_name_and_for_a_path(name):
+    said = "study: 'smokee' is unknown; did you mean 'smoke'? in params/"
+    assert refused(load_study, name) == said
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + ".yaml"])

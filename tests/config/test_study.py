@@ -290,7 +290,13 @@ def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(text, said, mine,
     assert load_study("mine").seeds == [7]
 
 
-def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch):
+@pytest.mark.parametrize("plan", ["v1.2", "v1.2.yaml"])
+def test_a_plan_is_named_with_and_without_its_suffix(plan):
+    study = Study.model_validate({"name": "little", "seeds": [0], "plan": plan})
+    assert study.plan == "v1.2.yaml"
+
+
+def test_changes_make_a_scratch_run_that_no_study_sees():
     study = load_study("final")
     arm = study.arm("layernorm")
     play, changed = scratch(study, arm, {"training.learning_rate": 0.01})
@@ -300,8 +306,6 @@ def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch):
     assert changed.config.model == arm.config.model
     assert len(scratch(study, arm, {"corpus.source": "x" * 200})[1].id) <= 120
     assert scratch(study, arm, {}) == (study, arm)
-    monkeypatch.setenv("STUDY_HEADLESS", "1")  # in a sweep
-    assert scratch(study, arm, {"training.learning_rate": 0.01}) == (study, arm)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """YAML is read as version 1.2 says, without surprises, and a command says what stopped it."""
 
+import signal
+import subprocess
+import sys
 from errno import ENOSPC
 
 import pytest
 
 from lib.config.errors import ConfigError, UsageError, UserError, exit_status
+from lib.config.paths import ROOT
 from lib.config.yaml import read_yaml
 from tests.conftest import refused
 
@@ -25,6 +29,16 @@ def test_what_stops_a_command_is_one_line_and_a_status(error, status, said, caps
 
     assert command() == status
     assert capsys.readouterr() == ("", f"error: {said}\n")
+
+
+def test_a_command_whose_output_nobody_reads_any_more_ends_in_silence():
+    """As `./run_all.sh … | head -1` does."""
+    code = (
+        "from lib.config.errors import exit_status as e; exit(e(lambda: print('x\\n' * 10**6))())"
+    )
+    command = f'set -o pipefail; "{sys.executable}" -c "{code}" | head -1'
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGPIPE, "x\n", "")
 
 
 def test_a_command_says_its_own_status_and_a_bug_stays_one():

@@ -3,7 +3,10 @@
 import ast
 
 import jupytext
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbconvert.filters import strip_ansi
 
 from lib.config.paths import NOTEBOOKS
 
@@ -54,4 +57,21 @@ def test_parameters_are_declared_typed_and_nothing_else(stem):
 
 
 def test_all_notebooks_find_the_repository_with_the_same_cell():
-    assert len({code(stem)[0] for stem in STEMS}) == 1
+    found = [[cell for cell in code(stem) if cell.startswith("import glob")] for stem in STEMS]
+    assert found == [found[0]] * len(STEMS)
+    assert len(found[0]) == 1
+
+
+def test_kaggle_says_in_one_line_that_the_repository_is_not_attached(tmp_path, monkeypatch):
+    """Its parameters come first."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    first, *rest = code("00_kaggle")
+    assert first.startswith("study: str")
+    (check,) = [cell for cell in rest if "not attached" in cell]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(check)])
+    client = NotebookClient(notebook, kernel_name="python3", allow_errors=True)
+    client.execute(cwd=str(tmp_path))
+    (error,) = notebook.cells[0].outputs
+    said = strip_ansi("\n".join(error.traceback)).strip()
+    fault = "this repository is not attached: Add Input → your dataset of it"
+    assert said == f"FileNotFoundError: {fault}"

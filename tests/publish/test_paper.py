@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lib.config.errors import UsageError
 from lib.config.files import read_json, write_json
 from lib.config.paths import PAPER, PAPERS
 from lib.publish import paper as publishing
@@ -126,6 +127,28 @@ def test_main_begins_only_the_paper_that_is_named(example, capsys):
     written = (example / "paper.md").read_bytes()
     main(["example"])
     assert (example / "paper.md").read_bytes() == written
+
+
+def test_a_second_study_is_named_and_reaches_the_manuscript_when_asked(example, capsys):
+    for file in (example / "results").glob("example.*"):
+        shutil.copy(file, file.with_name(file.name.replace("example", "second", 1)))
+    figures = example / "figures"
+    shutil.copytree(figures / "example", figures / "second")
+    before = (example / "paper.md").read_text("utf-8")
+    main(["example"])
+    how = "./run_all.sh paper example --add second"
+    assert f"Not in paper.md     second ({how} adds a section)\n" in capsys.readouterr().out
+    assert (example / "paper.md").read_text("utf-8") == before
+    for _ in range(2):
+        main(["example"], "second")
+        assert (example / "paper.md").read_text("utf-8").count("# second {#sec:second}") == 1
+    assert "Not in paper.md" not in capsys.readouterr().out
+    for names, study, fault in (
+        (["example"], "secnd", "did you mean 'second'"),
+        ([], "second", ""),
+    ):
+        with pytest.raises(UsageError, match=f"^--add: .*{fault}"):
+            main(names, study)
 
 
 @pytest.mark.parametrize("folder", ["a%20b", "a b#?:;&"])

@@ -1,6 +1,7 @@
 """Any command line is followed or refused in one line."""
 
 import errno
+import re
 import signal
 import subprocess
 import sys
@@ -119,7 +120,17 @@ def test_a_yaml_is_found_from_where_the_command_was_called(
         ("paper -x", "paper: '-x' is no argument of this command"),
         ("verify --fresh", "verify: '--fresh' is no argument of this command"),
         ("estimate", "the following arguments are required: study"),
-        ("export smoke/none/0", "the following arguments are required: --to"),
+        ("export smoke/none/0", "export: smoke/none/0 is a run; --to DIR takes its model, or"),
+        ("export smoke --to x", "run: 'smoke' names none; give STUDY/ARM/SEED"),
+        ("export smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
+        ("export scale", "scale is not finished; ./run_all.sh params/scale.yaml"),
+        ("params/smokee.yaml", "study: 'smokee' is unknown; did you mean 'smoke'?"),
+        ("freeze self-vot", "plan: there is no params/plans/self-vot.yaml ('self-vot' is unknown;"),
+        (
+            "freeze params/plans/self-vot.yaml",
+            "plan: there is no params/plans/self-vot.yaml ('self",
+        ),
+        ("fields x", "fields: 'x' is no argument of this command"),
         ("estimate smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
     ],
 )
@@ -149,3 +160,6 @@ def test_help_names_every_command_and_needs_no_package(words, told):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={})
     assert done.returncode == 0, done.stderr
     assert [word for word in ("./run_all.sh", *told) if word not in done.stdout] == []
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    examples = re.findall(r"^ {8}\./run_all\.sh (\S+)", done.stdout, re.MULTILINE)
+    assert {*cli.commands()[1]} & {*told} <= {*examples}

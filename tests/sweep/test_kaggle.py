@@ -242,6 +242,8 @@ def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp
     home = Tree(tmp_path / "home")
     status, text = home.run_all("import", str(second / "mine.zip"))
     assert (status, "mine: imported" in text) == (0, True), text
+    assert re.search(r"^layernorm - none +[+-]", text, re.MULTILINE), text
+    assert "\nAnalysis            runs/mine/03_analysis.ipynb\n" in text
     status, text = home.run_all("verify", "mine")
     assert status == 0, text
     assert re.search("mine: as published: .* 2 runs, 2 beginnings", text), text

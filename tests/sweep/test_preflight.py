@@ -555,7 +555,8 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
 def test_a_trial_is_a_run_of_a_few_steps(tiny_study):
     assert min(estimating.trial(tiny_study.arm("layernorm"))) > 0
     absent = CorpusConfig(source="nowhere", tokenizer="bpe-300")
-    (arm, _) = Study.model_validate(tiny_study.model_dump() | {"corpus": absent}).arms()
+    elsewhere = {"corpus": absent, "machine": MachineConfig(device="cuda")}  # a GPU not here
+    (arm, _) = Study.model_validate(tiny_study.model_dump() | elsewhere).arms()
     assert min(estimating.trial(arm)) > 0
 
 
