@@ -128,12 +128,13 @@ stats.contrast_overview(verdict.tables["effects"])
 # %% [markdown]
 # Every hypothesis that has a test, then every test of the plan's families, with p adjusted within
 # the family. An exploratory study has none. `refuted_p` is the p of the test that the hypothesis is
-# false; `seeds` is how many would decide an undecided one. A contrast may be in two families: one
-# tests whether the arms differ, the other whether they differ by less than a margin.
+# false, `negligible_p` that of the test that the difference is smaller than the smallest of
+# interest; `seeds` is how many would decide an undecided one. A contrast may be in two families:
+# one tests whether the arms differ, the other whether they differ by less than a margin.
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(
-    columns=["says", "sentence", "settings"], errors="ignore"
+    columns=["says", "sentence", "settings", "needed_seeds"], errors="ignore"
 )
 display(stats.readable(asked, 4), stats.readable(verdict.tables["tests"], 4))
 

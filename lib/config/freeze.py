@@ -20,6 +20,21 @@ from lib.config.schema import CODE, vocabulary
 from lib.config.study import Study, load_study
 from lib.config.yaml import Json, parse_yaml
 
+RULE = {
+    "small_effects": "small_effects: negligible",
+    "tests": """\
+tests: >
+  Tests are two-sided. A claim that a difference is greater or less than a bound is supported if
+  that side of the bound is shown, and refuted if the other side is. A claim that there is a
+  difference is supported if one is shown, either way. If neither is shown, the difference is
+  negligible if two one-sided tests (TOST) show it to be closer to zero than the smallest effect
+  of interest, and undecided otherwise. A claim of equivalence is supported by TOST within its
+  margin, and refuted by a difference shown beyond it. Shown means p < alpha, adjusted within the
+  family by Holm's method. The interval printed is the plain one of level 1 - alpha, so 95 % at
+  0.05; it is not adjusted.""",
+}
+"""Fields of a plan that say how it is answered → their lines in every new one."""
+
 
 def draft_plan(file: str, name: str | None) -> None:
     """Write the draft of a plan for a study, and print what to do next. Raises UserError if the
@@ -53,6 +68,7 @@ def _template(study: Study, file: str) -> str:
         hypotheses="\n".join(hypotheses),
         arms=_wrapped("; ".join(arm.id for arm in study.arms())),
         measures=_wrapped(", ".join(measures)),
+        rule="\n".join(RULE.values()),
         usual=Plan.model_construct(),
         p=Plateau(),
         n=Noise(),
@@ -93,7 +109,8 @@ def _wrapped(text: str) -> str:
 
 
 def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]]]) -> Plan:
-    """Write what a plan of `params/plans/` fixes of its studies into its file; return the plan.
+    """Write what a plan of `params/plans/` fixes of its studies into its file, and how it is
+    answered; return the plan.
 
     `data_of` returns the hashes of a study's texts, by source, and of its task suites. Raises
     UserError with a line for each thing that is missing or wrong in the plan and its studies, and
@@ -136,7 +153,9 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
         lines.append(f"  {study.name}:")
         # One field a line; JSON is also YAML.
         lines += [f"    {name}: {json.dumps(value)}" for name, value in fixed.model_dump().items()]
-    write_text(path, "\n".join([before, "", *lines, ""]))
+    rule = [text for name, text in RULE.items() if not getattr(plan, name)]
+    parts = [before, "\n".join(rule), "\n".join(lines)]
+    write_text(path, "\n\n".join(filter(None, parts)) + "\n")
     return read_plan(file)
 
 

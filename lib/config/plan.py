@@ -100,6 +100,7 @@ class Hypothesis(Section):
     """Hypotheses of one family share the plan's alpha, by Holm's method."""
     if_supported: Text = ""
     if_refuted: Text = ""
+    if_negligible: Text = ""
     if_undecided: Text = ""
     """The sentence to print for each outcome."""
 
@@ -180,7 +181,7 @@ class Plan(Section):
     hypotheses: Annotated[dict[str, Hypothesis], Field(min_length=1)]
     smallest_effect_of_interest: dict[str, PositiveFloat] = Field({})
     """Measure → the smallest difference that matters, in its units. Power is computed for it, and a
-    difference shown to be smaller refutes a hypothesis that there is one."""
+    difference shown to be smaller is negligible."""
     spread: str | dict[str, PositiveFloat] | None = None
     """The sd over seeds of the difference of two arms, by measure, from which power is computed; or
     the name of a recorded study, such as a pilot, that shows it."""
@@ -189,6 +190,12 @@ class Plan(Section):
     secondary: list[str] = Field([])
     families: dict[str, Family] = Field({})
     """Tests without a hypothesis of their own."""
+    small_effects: Literal["negligible"] | None = None
+    """What a difference that is shown to be smaller than the smallest of interest is called, where
+    a hypothesis claims a direction or that there is one. None: in older plans it refutes that
+    hypothesis. `freeze` writes negligible."""
+    tests: Text = ""
+    """How hypotheses are tested and answered, in words. `freeze` writes it; older plans lack it."""
     alpha: Probability = ALPHA
     power: Probability = POWER
     instability: Instability | None = None
@@ -232,6 +239,10 @@ class Plan(Section):
     def primary_measures(self) -> list[str]:
         """The primary measures; if none is named, those of the hypotheses."""
         return self.primary or list(dict.fromkeys(h.measure for h in self.bound.values()))
+
+    def smallest_of(self, h: Hypothesis) -> float:
+        """The smallest effect of interest in a hypothesis's measure; 0 if the plan has none."""
+        return self.smallest_effect_of_interest.get(h.measure, 0.0)
 
     def draw(self, study: str, n: int) -> list[int]:
         """Draw `n` seeds of a study that the plan is frozen for: the first 31 bits of the SHA-256

@@ -179,7 +179,9 @@ class TrainingConfig(Section):
     """Multiplies the learning rate of token and position embeddings."""
     gradient_clip: Annotated[float, Field(ge=LEAST, le=1e4)] | None = None
     """Largest gradient norm; the recorded norm is the one before clipping. None: off."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Of the training step; all else is in fp32. tf32 needs a GPU of compute capability 8.0 or
+    higher (A100). So does bf16, which also runs on a CPU."""
 
     @model_validator(mode="after")
     def _warmup_ends_before_training_does(self) -> Self:
@@ -237,9 +239,10 @@ class MachineConfig(Section):
     compile: bool = False
     """Compile the training step with `torch.compile`, which needs a C++ compiler, or on a GPU
     Triton."""
-    graph: Literal["auto", False] = "auto"
+    graph: Literal["auto", True, False] = "auto"
     """Replay a GPU's part of the training step as one CUDA graph, to the same bits in a tenth of
-    the time. auto: whenever a graph can hold the step."""
+    the time. auto: whenever a graph can hold the step, but not in fp16, which no GPU has tried yet.
+    true: also in fp16; where no graph can hold the step, an error."""
 
 
 _NOT_OF_WEIGHTS = ("checkpoint_interval", "evaluation_batch_size", "graph")
@@ -254,7 +257,7 @@ class Machine(MachineConfig):
     micro_batch_size: int
     evaluation_batch_size: int
     processes: int = 1
-    graph: bool = False  # type: ignore[assignment]
+    graph: bool = False
 
 
 class RunConfig(Section):

@@ -2,7 +2,7 @@
 
 A paper's site is made of its records. That of one's own runs, `runs/_site/`, is made of `runs/`,
 also while they train. Pages hold all that they show and may fetch nothing. The page of a notebook
-is kept while that is the same.
+and the curves of a study are made again only if what they are made of changed.
 """
 
 import html
@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from contextlib import suppress
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ from rich.progress import track
 from vl_convert import javascript_bundle
 
 from lib.config.errors import UserError
-from lib.config.files import read_json, sha256, write_text
+from lib.config.files import atomic_write, read_json, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.paths import RUNS, TEMPLATES, listed, relative
+from lib.config.schema import digest
 from lib.config.study import SCRATCH, Arm, Study, load_study
 from lib.config.yaml import Json
 from lib.figures.style import in_order, table_looks
@@ -41,11 +43,15 @@ from lib.results import STEP_FILE, raw_file, read_raw_file, status_of
 PAGES = TEMPLATES / "site"
 _templates = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
 ENDS = ["mean", "min", "max"]
+CODE = [sha256(path) for path in (Path(__file__), *listed(PAGES, "*"))]
+"""What makes the pages."""
 SECONDS = 10
 """From one look at a study that is watched to the next."""
 RECENT = 60.0
 """Seconds: a run that made a step within them is running."""
-_exporter = HTMLExporter(template_name="basic", exclude_anchor_links=True)
+_exporter = HTMLExporter(
+    template_name="basic", exclude_anchor_links=True, optimistic_validation=True
+)
 # nbconvert's own cleaning knows no table and no heading; and it leaves out some of what a notebook
 # may hold, such as the width of an image. So the whole page is cleaned instead, once, by nh3.
 _exporter.register_filter("clean_html", lambda fragment: fragment)
@@ -82,8 +88,8 @@ def write_notebook(site: Path, page: str, path: Path) -> str:
     is no notebook."""
     if not path.is_file():
         return ""
-    mark, made = sha256(path), site / page
-    if not made.is_file() or mark not in made.read_text("utf-8")[:1000]:
+    mark, made = digest([*CODE, sha256(path)]), site / page
+    if not made.is_file() or mark.encode() not in made.read_bytes()[:1000]:
         body, status = notebook_html(path), status_of(path)
         said = executed_at([status]) if "commit" in status else ""
         _write(site, page, "notebook.html.j2", mark=mark, status=status, said=said, body=body)
@@ -143,22 +149,33 @@ def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
     return row
 
 
-def curves_of(runs: dict[str, Run], root: Path) -> pd.DataFrame:
+def curves_of(runs: dict[str, Run], root: Path, kept: Path) -> pd.DataFrame:
     """Return mean, lowest and highest seed of whatever training wrote down, at up to 200 steps, by
-    variant and setting."""
+    variant and setting. Of the same runs they are read from the file in which they were kept."""
+    ended = {place: run for place, run in runs.items() if "steps" in run}
+    if not ended:
+        return pd.DataFrame()
+    made_of = digest([CODE, ended])  # results have the hashes of their raw tables
+    curves = pd.read_parquet(kept) if kept.is_file() else pd.DataFrame()
+    if curves.attrs.get("made_of") != made_of:
+        curves = _mean_and_range(ended, root)
+        curves.attrs["made_of"] = made_of
+        with atomic_write(kept) as temporary:
+            curves.to_parquet(temporary)
+    levels = {run["variant"]: [*run["levels"].values(), ""][0] for run in runs.values()}
+    return in_order(curves, levels)
+
+
+def _mean_and_range(runs: dict[str, Run], root: Path) -> pd.DataFrame:
     tables = {
         (run["variant"], run["setting"], place, name): read_raw_file(root / place, name)
         for (place, run), name in product(runs.items(), ("trace", "curve"))
-        if "steps" in run  # it has ended
     }
-    if not tables:
-        return pd.DataFrame()
     table = pd.concat(tables, names=["variant", "setting", "run", "table"])
     steps = thinned(table.pop("step"))
     ends = table.groupby(["variant", "setting", steps], sort=False).agg(ENDS)
     ends.columns = ends.columns.map(" ".join)
-    levels = {run["variant"]: [*run["levels"].values(), ""][0] for run in runs.values()}
-    return in_order(ends.reset_index(), levels)
+    return ends.reset_index()
 
 
 def read_study(site: Path, paper: Path | None, name: str) -> Json:
@@ -177,7 +194,7 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
             design = design or load_study(name)
         shown["verdict"] = read_json(verdict) if verdict.is_file() else {}
         runs = runs_of(design, folder, root)
-        shown["curves"] = curves_of(runs, root)
+        shown["curves"] = curves_of(runs, root, site / name / ".curves.parquet")
         for path in listed(folder, "*.ipynb"):
             shown["notebooks"].append(write_notebook(site, f"{name}/{path.stem}.html", path))
         for run, result in runs.items():
@@ -250,6 +267,15 @@ def chart_of(studies: list[Json]) -> Json:
     return spec
 
 
+def scripts(site: Path) -> str:
+    """Return Vega's scripts, kept beside the pages because bundling them takes a second."""
+    kept = site / f".vega-{version('vl-convert-python')}.js"
+    if not kept.is_file():
+        text = javascript_bundle()  # type: ignore[call-arg]  # its stub asks for code of one's own
+        write_text(kept, text)
+    return kept.read_text("utf-8")
+
+
 def table_html(studies: list[Json]) -> str:
     """Write the table of all runs, to be sorted, filtered and searched."""
     table = pd.DataFrame([row for study in studies for row in study["rows"]])
@@ -273,8 +299,7 @@ def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[J
     studies = [read_study(site, paper, name) for name in shown]
     drawn = [study for study in studies if len(study["curves"])]
     chart = chart_of(drawn) if drawn else None
-    vega = javascript_bundle()  # type: ignore[call-arg]  # its stub asks for code of one's own
-    _write(site, "curves.html", "curves.html.j2", chart=chart, vega=vega)
+    _write(site, "curves.html", "curves.html.j2", chart=chart, vega=scripts(site))
     _write(site, "site.css", "site.css.j2", code=HtmlFormatter().get_style_defs(".highlight"))
     content: Json = {"title": title, "studies": studies, "refresh": refresh}
     _write(site, "index.html", "index.html.j2", table=table_html(studies), **content)

@@ -3,6 +3,7 @@
     {{ trained.arms.none.loss.mean | number(".3f") }}          results/trained.json
     {{ trained.arms.none.loss | mean_sd(".3f") }}
     {{ trained.cost | estimate("+.3f") }}                      a hypothesis of its verdict
+    {{ trained.cost.outcome }}                                 its answer, and what it excludes
     {{ contrast("when", "layernorm,iterations=300") | estimate("+.3f") }}    in the loss
     {{ contrast("trained", "layernorm - scale", "perplexity") | estimate("+.3f") }}
     {{ test("tuned", "scale", "perplexity").p_holm | p_value }}     a test of an older plan
@@ -34,14 +35,18 @@ from lib.config.errors import UserError, suggest
 from lib.config.files import read_json
 from lib.config.metrics import MAIN
 from lib.config.paths import listed
+from lib.config.plan import read_plan
 from lib.config.study import load_study
 from lib.config.yaml import Json, read_yaml
 from lib.record.archive import Record
+from lib.stats.answers import outcome
 from lib.stats.factorial import by_setting
 from lib.stats.tables import cautions
 
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
-_CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
+_CLAIM = re.compile(
+    r"(.+?) +(supported|refuted|negligible|undecided|higher|lower|within [\d.]+)", re.DOTALL
+)
 _WORDS = [
     "none", "one", "two", "three", "four", "five", "six",
     "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -116,7 +121,7 @@ class Template:
         if match is None:
             if isinstance(found, bool):
                 return "" if found else "it is false"
-            known = "supported, refuted, undecided, higher, lower, within NUMBER"
+            known = "supported, refuted, negligible, undecided, higher, lower, within NUMBER"
             raise ValueError(f"end it by {known}")
         word = match[2]
         if word.startswith("within"):
@@ -141,6 +146,10 @@ def _quoted(record: Record) -> Json:
     """Return what a text may quote of a study: its hypotheses by name, and its parts."""
     verdict = record.verdict
     answers = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests") or []}
+    design = record.results["study"]
+    plan = read_plan(design["plan"]) if answers and design.get("plan") else None
+    for row in answers.values():
+        row["outcome"] = outcome(row, plan) if plan else row["answer"]
     tested = [row.get("measure") for row in answers.values()]
     compared = {row["measure"] for row in verdict.get("contrasts", ())}
     main = next((m for m in (*tested, *MAIN, "bits_per_character") if m in compared), MAIN[0])
@@ -149,7 +158,7 @@ def _quoted(record: Record) -> Json:
         "hypotheses": answers,
         "arms": record.results["summary"],
         "main": main,
-        "design": record.results["study"],
+        "design": design,
         "verdict": verdict,
     }
 

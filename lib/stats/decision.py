@@ -65,23 +65,26 @@ def _by_pair(table: pd.DataFrame) -> dict[tuple[str, str], list[Row]]:
 
 
 def shown_change(contrast: Row, hypotheses: list[Row], alpha: float) -> str:
-    """Return what the tests of an arm show in the measure of a contrast: "better", "worse", or
-    "none"; "" if nothing tests it. What counts is the contrast's p, adjusted in its family, and
-    `hypotheses`, the answers about this arm and baseline."""
+    """Return what the tests of an arm show in the measure of a contrast: "better", "worse",
+    "negligible" if they show that a difference is too small to matter, or "none"; "" if nothing
+    tests it. What counts is the contrast's p, adjusted in its family, and `hypotheses`, the answers
+    about this arm and baseline."""
     answers = [test for test in hypotheses if test["measure"] == contrast["measure"]]
     if contrast["p_holm"] < alpha or any(_shows_a_change(answer) for answer in answers):
         gain = MEASURES[contrast["measure"]].gain(contrast["mean_delta"])
         return "better" if gain > 0 else "worse"
+    if any(answer["answer"] == "negligible" for answer in answers):
+        return "negligible"
     is_tested = answers or not np.isnan(contrast["p_holm"])
     return "none" if is_tested else ""
 
 
 def _shows_a_change(hypothesis: Row) -> bool:
-    """Return whether an answer shows that there is a difference at all. A hypothesis can also be
-    refuted because the difference is too small to matter."""
+    """Return whether an answer shows that there is a difference at all. In older plans a hypothesis
+    can also be refuted because the difference is too small to matter."""
     if hypothesis["answer"] == "supported":
         return not hypothesis["claim"].startswith("within")
-    if hypothesis["answer"] == "undecided" or hypothesis["mean_delta"] == 0:
+    if hypothesis["answer"] != "refuted" or hypothesis["mean_delta"] == 0:
         return False
     # NaN if all deltas are equal, and then not 0: an exact test can answer from those.
     return not hypothesis["t_low"] <= 0 <= hypothesis["t_high"]
@@ -105,8 +108,10 @@ def by_criteria(
         for name in plan.primary_measures
         if name in contrasts and name not in JUDGED and MEASURES[name].better
     ]
-    worse = "; ".join(MEASURES[name].label for name in primary if shown[name] == "worse")
-    better = "; ".join(MEASURES[name].label for name in primary if shown[name] == "better")
+    worse, better, negligible = (
+        "; ".join(MEASURES[name].label for name in primary if shown[name] == change)
+        for change in ("worse", "better", "negligible")
+    )
 
     if np.isnan(baseline_share) or (baseline_share > tolerated and np.isnan(arm_share)):
         return "stability", UNDECIDED, "the loss starts too high to judge stability"
@@ -124,6 +129,8 @@ def by_criteria(
             if name in contrasts and contrasts[name]["t_p"] < plan.alpha:
                 gain = MEASURES[name].gain(contrasts[name]["mean_delta"])
                 return "tie", ADOPT if gain > 0 else KEEP, f"{MEASURES[name].label} breaks the tie"
+        if negligible:
+            return "tie", KEEP, f"what the arm changes is negligible in {negligible}"
         return "tie", KEEP, "nothing speaks for the arm"
 
     if arm_share > tolerated:

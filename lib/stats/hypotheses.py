@@ -1,10 +1,14 @@
 """Test what a plan asks of a study: its contrasts, its families of tests, and its hypotheses.
 
-A hypothesis is supported if a test shows that it is true, refuted if another shows that it is
-false, and undecided otherwise. Within a family both kinds of p are adjusted by Holm's method, each
-kind on its own.
+A claim with a direction is tested two-sided against its bound: it is supported if its side of the
+bound is shown, and refuted if the other side is. If neither is, the difference is negligible if it
+is shown to be smaller than the smallest effect of interest, and undecided otherwise. In older
+plans, without `small_effects`, a smaller difference refutes the claim. p are adjusted by Holm's
+method within a family.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
@@ -16,8 +20,8 @@ from lib.config.contrasts import arm_weights, arms_called, setting_weights
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.plan import Hypothesis, Plan
 from lib.stats import paired
-from lib.stats.factorial import CHANGES, Row, changes_sign
-from lib.stats.paired import Floats, holm
+from lib.stats.factorial import Row, changes_sign
+from lib.stats.paired import Floats, holm, paired_deltas
 from lib.stats.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.stats.runs import (
     available_measures,
@@ -25,6 +29,7 @@ from lib.stats.runs import (
     column_by_arm,
     is_comparable,
     planned_measures,
+    sides,
 )
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
@@ -114,22 +119,57 @@ def _family_answer(row: Row, plan: Plan) -> str:
     return "helps" if gain > 0 else "harms"
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A hypothesis that a study can answer."""
+
+    h: Hypothesis
+    about: Row
+    """The columns of `hypothesis_tests` that say what it claims, and those of its settings."""
+    values: pd.DataFrame
+    """The two `sides` of its difference, by seed."""
+
+
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
     """Test every hypothesis whose arms and measure a study has; return a row each.
 
     What it claims: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test.
     What was found: n, mean_delta, t_low, t_high, t_p, sd_delta.
-    Tests: p that it is true and `refuted_p` that it is false. `p_holm` and the final `refuted_p`
-    are adjusted in the family; `alpha` is the share of one test if all others of its family fail.
+    Tests: p that it is true, `refuted_p` that it is false, and `negligible_p` that the difference
+    is smaller than the smallest effect of interest. `p_holm` and the final `refuted_p` and
+    `negligible_p` are adjusted in the family; `alpha` is the share of one test if all others of its
+    family fail.
     Settings: if the difference is a mean over settings of the other factors, and `changes_sign`
     among them, `settings` maps each to its t test. Otherwise it is {}.
-    Answer: supported, refuted or undecided; the plan's `sentence` for it; and for an undecided one
-    the number of `seeds` that would decide it.
+    Answer: supported, refuted, negligible or undecided; the plan's `sentence` for it; for an
+    undecided one the number of `seeds` that would decide it; and `needed_seeds`, the seeds without
+    which the answer is another.
     """
+    asked = [*_asked(runs, plan)]
+    if not asked:
+        return pd.DataFrame()
+    table = _tested(asked, plan, rng)
+    table["alpha"] = plan.alpha / table.groupby("family")["p"].transform("size")
+    rows = [*zip((one.h for one in asked), table.to_dict("records"), strict=True)]
+    table["sentence"] = [getattr(h, f"if_{row['answer']}") for h, row in rows]
+    table["seeds"] = [
+        seeds_to_decide(h, plan, row["mean_delta"], row["sd_delta"], row["alpha"])
+        if row["answer"] == "undecided"
+        else np.nan
+        for h, row in rows
+    ]
+    seeds = sorted(runs["seed"].unique())
+    without = pd.DataFrame({seed: _tested(asked, plan, rng, [seed])["answer"] for seed in seeds})
+    is_other = without.ne(table["answer"], axis=0)
+    table["needed_seeds"] = [without.columns[others].tolist() for others in is_other.to_numpy()]
+    return table
+
+
+def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
+    """Yield the hypotheses whose arms and measure a study has."""
     variants = column_by_arm(runs, "variant")
     levels = column_by_arm(runs, "levels")
     vocabularies = column_by_arm(runs, "vocabulary")
-    rows = []
     for name, h in plan.bound.items():
         measure = h.measure
         weights = arm_weights(h.pairs, variants, levels, h.minus_share)
@@ -144,46 +184,64 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
             if h.minus_share != 1:
                 baseline = f"{h.minus_share:g} · {baseline}"
         values = by_seed(runs, measure)
-        deltas = paired.weighted_deltas(values, weights)
-        test = paired.t_test(deltas, plan.alpha)
-        sd = paired.sd_of(deltas)
         settings = {
             setting: paired.t_test(paired.weighted_deltas(values, of), plan.alpha)._asdict()
             for setting, of in setting_weights(h.pairs, variants, levels, h.minus_share).items()
         }
         differ_in_sign = changes_sign(of["mean_delta"] for of in settings.values())
-        if is_exact(h):
+        about = {
+            "hypothesis": name,
+            "says": h.says.strip(),
+            "claim": claim(h),
+            "arm": arm,
+            "baseline": baseline,
+            "measure": measure,
+            "family": h.family,
+            "test": "exact" if is_exact(h) else "t",
+            "changes_sign": differ_in_sign,
+            "settings": settings if differ_in_sign else {},
+        }
+        yield _Asked(h, about, sides(values, weights))
+
+
+def _tested(
+    asked: list[_Asked], plan: Plan, rng: Generator, left_out: Sequence[int] = ()
+) -> pd.DataFrame:
+    """Test and answer hypotheses, perhaps without the runs of some seeds; return a row each."""
+    rows = []
+    for one in asked:
+        complete = one.values.drop(index=[*left_out], errors="ignore").dropna()
+        deltas = paired_deltas(complete["baseline"].to_numpy(), complete["arm"].to_numpy())
+        test = paired.t_test(deltas, plan.alpha)
+        sd = paired.sd_of(deltas)
+        if is_exact(one.h):
             above, below = sign_flip_sides(deltas, rng)
         else:
             above, below = t_sides(test.mean_delta, sd, test.n)
-        smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
-        p, refuted_p = p_values(h, smallest, above, below)
+        p, refuted_p, negligible_p = map(float, p_values(one.h, plan, above, below))
         rows.append(
             {
-                "hypothesis": name,
-                "says": h.says.strip(),
-                "claim": claim(h),
-                "arm": arm,
-                "baseline": baseline,
-                "measure": measure,
-                "family": h.family,
-                "test": "exact" if is_exact(h) else "t",
+                **one.about,
                 **test._asdict(),
                 "sd_delta": sd,
-                "changes_sign": differ_in_sign,
-                "settings": settings if differ_in_sign else {},
-                "p": float(p),
-                "refuted_p": float(refuted_p),
+                "p": p,
+                "refuted_p": refuted_p,
+                "negligible_p": negligible_p,
             }
         )
-    if not rows:
-        return pd.DataFrame()
     table = pd.DataFrame(rows)
-    families = table.groupby("family", sort=False)
-    table["p_holm"] = families["p"].transform(holm)
-    table["refuted_p"] = families["refuted_p"].transform(holm)
-    table["alpha"] = plan.alpha / families["p"].transform("size")
-    return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
+    # A claim with a direction has one test, against its bound, whose p counts for either side.
+    either = table[["p", "refuted_p"]].min(axis=1, skipna=False)
+    has_one = [bool(plan.small_effects) and one.h.direction in ("greater", "less") for one in asked]
+    family = table["family"]
+    for kind, adjusted in (("p", "p_holm"), ("refuted_p", "refuted_p")):
+        tested = table[kind].where(~np.array(has_one), either)
+        # Of the other side p is 1.
+        table[adjusted] = np.maximum(table[kind], tested.groupby(family).transform(holm))
+    table["negligible_p"] = table.groupby(family)["negligible_p"].transform(holm)
+    is_shown = [table[name] < plan.alpha for name in ("p_holm", "refuted_p", "negligible_p")]
+    answers = ["supported", "refuted", "negligible"]
+    return table.assign(answer=np.select(is_shown, answers, "undecided"))
 
 
 def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
@@ -198,24 +256,6 @@ def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]
     return partial(p, 1), partial(p, -1)
 
 
-def _answer(row: Row, plan: Plan) -> Row:
-    """Return the columns answer, sentence and seeds of a row of `hypothesis_tests`."""
-    h = plan.hypotheses[row["hypothesis"]]
-    if row["p_holm"] < plan.alpha:
-        return {"answer": "supported", "sentence": h.if_supported, "seeds": np.nan}
-    if row["refuted_p"] < plan.alpha:
-        return {"answer": "refuted", "sentence": h.if_refuted, "seeds": np.nan}
-    seeds = seeds_to_decide(
-        h,
-        row["mean_delta"],
-        row["sd_delta"],
-        row["alpha"],
-        plan.power,
-        plan.smallest_effect_of_interest.get(row["measure"], 0.0),
-    )
-    return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
-
-
 def claim(h: Hypothesis) -> str:
     """Write what a hypothesis claims about the difference, such as `> 0.02`."""
     if h.equivalent_within:
@@ -225,29 +265,3 @@ def claim(h: Hypothesis) -> str:
     if h.direction == "greater":
         return f"> {h.beyond:g}"
     return f"< {-h.beyond or 0:g}"  # -0.0 would show its sign
-
-
-def in_words(row: Row) -> str:
-    """Explain an answer, given its row of `hypothesis_tests`: what the hypothesis says and claims,
-    what was found, and the plan's sentence for it."""
-    measure = MEASURES[row["measure"]]
-    n = row["n"]
-    if row["answer"] == "supported":
-        how = f"shown by {n} seeds (p = {row['p_holm']:.2g})"
-    elif row["answer"] == "refuted":
-        how = f"refuted by {n} seeds (p = {row['refuted_p']:.2g})"
-    elif np.isnan(row["p_holm"]):
-        how = "not tested: fewer than two seeds completed in all arms, or their deltas are equal"
-    else:
-        how = f"{n} seeds are too few to tell"
-        if np.isfinite(row["seeds"]):
-            true_effect = measure.text(row["mean_delta"], "+")
-            how += f"; about {row['seeds']:.0f} would, if the true effect is {true_effect}"
-    found = (
-        f"Claimed: {row['arm']} - {row['baseline']} is {row['claim']} in {measure.title}. "
-        f"Found: {measure.estimate(row)}; {how}."
-    )
-    if row["changes_sign"]:
-        each = (f"{measure.estimate(of)} at {name}" for name, of in row["settings"].items())
-        found += f" It is the mean of an effect that {CHANGES}: {', '.join(each)}."
-    return " ".join(filter(None, [row["says"], found, row["sentence"]]))

@@ -1,5 +1,5 @@
-"""The power of a number of seeds: of a paired t test, and of a plan's hypotheses, with the two p
-that support or refute a hypothesis.
+"""The power of a number of seeds: of a paired t test, and of a plan's hypotheses, with the p that
+decide their answers.
 
 A hypothesis claims where the mean difference of two arms lies. A direction is tested two-sided, so
 that its answer agrees with the t interval; an equivalence by two one-sided tests (Schuirmann 1987).
@@ -60,20 +60,22 @@ def minimum_detectable_effect(
     return sd * float(root)
 
 
-def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -> tuple[Any, Any]:
-    """Return two p: of the test that a hypothesis is true, and of the test that it is false.
+def p_values(h: Hypothesis, plan: Plan, above: OneSided, below: OneSided) -> tuple[Any, Any, Any]:
+    """Return three p, of tests that a hypothesis is true, that it is false, and that the difference
+    is smaller than the smallest effect of interest; 1 if it cannot get that answer.
 
-    `above` and `below` are one-sided tests of the data. `smallest` is the smallest effect of
-    interest in the hypothesis's measure, or 0. A direction is also refuted if the effect is shown
-    to be smaller than that. So without one, "differs" can never be refuted.
+    `above` and `below` are one-sided tests of the data. In older plans, without `small_effects`, a
+    difference shown to be smaller makes the hypothesis false.
     """
-    bound = h.beyond
-    limit = h.beyond or smallest
+    bound, smallest = h.beyond, plan.smallest_of(h)
+    never = np.ones_like(above(0.0))
     if margin := h.equivalent_within:
         # True if inside both margins, false if outside one of them.
         p = np.maximum(above(-margin), below(margin))
         refuted_p = 2 * np.minimum(above(margin), below(-margin))
-    elif h.direction == "greater":
+        return np.minimum(1, p), np.minimum(1, refuted_p), never
+    limit = bound if plan.small_effects else bound or smallest
+    if h.direction == "greater":
         p = 2 * above(bound)
         refuted_p = 2 * below(limit)
     elif h.direction == "less":
@@ -81,8 +83,13 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
         refuted_p = 2 * above(-limit)
     else:
         p = 2 * np.minimum(above(bound), below(-bound))
-        refuted_p = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(p)
-    return np.minimum(1, p), np.minimum(1, refuted_p)
+        refuted_p = never
+        if limit and not plan.small_effects:
+            refuted_p = np.maximum(above(-limit), below(limit))
+    negligible_p = never
+    if smallest and plan.small_effects:
+        negligible_p = np.maximum(above(-smallest), below(smallest))
+    return np.minimum(1, p), np.minimum(1, refuted_p), negligible_p
 
 
 def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
@@ -109,38 +116,48 @@ def is_exact(h: Hypothesis) -> bool:
 
 
 def power_of(
-    h: Hypothesis, mean: float, sd: float, n: int, alpha: float, smallest: float = 0.0
-) -> tuple[float, float]:
-    """Simulate studies of `n` seeds. Return the probabilities that a hypothesis is supported and
-    that it is refuted, if the true mean difference is `mean` and the differences have this `sd`.
+    h: Hypothesis, plan: Plan, mean: float, sd: float, n: int, alpha: float
+) -> tuple[float, float, float]:
+    """Simulate studies of `n` seeds. Return the probabilities that a hypothesis is supported, that
+    it is refuted and that the difference is negligible, if the true mean difference is `mean` and
+    the differences have this `sd`.
 
     An exact test is taken to have the power of the t test, or none if even its smallest p, 2 / 2^n,
     is not below alpha.
     """
     if is_exact(h) and 2.0 ** (1 - n) >= alpha:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     # Sample means are normal and sample variances chi-squared, independently. Both are evenly
     # spaced quantiles (a Latin hypercube), paired at random but always alike.
     quantiles = (np.arange(DRAWS) + 0.5) / DRAWS
     z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(quantiles))
     sample_means = mean + sd * z / n**0.5
     sample_sds = sd * np.sqrt(scipy.stats.chi2.ppf(quantiles, n - 1) / (n - 1))
-    p, refuted_p = p_values(h, smallest, *t_sides(sample_means, sample_sds, n))
+    p, refuted_p, negligible_p = p_values(h, plan, *t_sides(sample_means, sample_sds, n))
     supported = p < alpha
     refuted = ~supported & (refuted_p < alpha)
-    return float(supported.mean()), float(refuted.mean())
+    negligible = ~supported & ~refuted & (negligible_p < alpha)
+    return float(supported.mean()), float(refuted.mean()), float(negligible.mean())
 
 
-def seeds_to_decide(
-    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0
-) -> float:
-    """Return the smallest number of seeds that supports or refutes a hypothesis with probability
-    `power`: infinite if it is above `MAX_SEEDS`, NaN if `sd` is 0 or unknown."""
+def seeds_to_decide(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: float) -> float:
+    """Return the smallest number of seeds that gives a hypothesis an answer other than undecided
+    with the plan's power: infinite if it is above `MAX_SEEDS`, NaN if `sd` is 0 or unknown."""
     if not sd > 0:
         return np.nan
+    return _seeds_for(plan.power, lambda n: sum(power_of(h, plan, mean, sd, n, alpha)))
+
+
+def seeds_to_support(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: float) -> float:
+    """Return the smallest number of seeds that supports a hypothesis with the plan's power."""
+    return _seeds_for(plan.power, lambda n: power_of(h, plan, mean, sd, n, alpha)[0])
+
+
+def _seeds_for(power: float, probability: Callable[[int], float]) -> float:
+    """Return the smallest number of seeds of which a probability, which grows with them, reaches a
+    power; infinite if it is above `MAX_SEEDS`."""
     seeds = range(2, MAX_SEEDS + 1)
-    # The probability of an answer grows with the seeds.
-    i = bisect_left(seeds, power, key=lambda n: sum(power_of(h, mean, sd, n, alpha, smallest)))
+    i = bisect_left(seeds, power, key=probability)
     return seeds[i] if i < len(seeds) else np.inf
 
 
@@ -150,32 +167,33 @@ def expected_power(
     """Return what `n` seeds can show, a row per hypothesis in `spread`. That maps hypotheses to the
     sd of their differences.
 
-    Columns: hypothesis, measure, `difference` (the true one assumed), sd, power, and the `seeds`
-    that reach the plan's power. The difference assumed is `effect`; without it, 0 for an
-    equivalence, and for a direction the smallest effect of interest beyond the bound. Every test
-    gets its equal share of alpha, as if all others of its family failed.
+    Columns: hypothesis, measure, `difference` (the true one assumed), sd, power, the `seeds` that
+    reach the plan's power, and `negligible`, the power to show that the difference is negligible if
+    there is none (NaN if that is no answer of the hypothesis). The difference assumed is `effect`;
+    without it, 0 for an equivalence, and for a direction the smallest effect of interest beyond the
+    bound. Every test gets its equal share of alpha, as if all others of its family failed.
     """
     rows = []
     family_size = Counter(h.family for h in plan.bound.values())
     for name, sd in spread.items():
         h = plan.bound[name]
-        smallest = plan.smallest_effect_of_interest.get(h.measure, 0.0)
         difference = effect
         if difference is None:
-            difference = 0.0 if h.equivalent_within else h.beyond + smallest
+            difference = 0.0 if h.equivalent_within else h.beyond + plan.smallest_of(h)
         if h.direction == "less":
             difference = -difference
         alpha = plan.alpha / family_size[h.family]
-        power, _ = power_of(h, difference, sd, n, alpha, smallest)
-        seeds = seeds_to_decide(h, difference, sd, alpha, plan.power, smallest)
+        *_, negligible = power_of(h, plan, 0.0, sd, n, alpha)
+        can_be_negligible = plan.small_effects and plan.smallest_of(h) and h.direction
         rows.append(
             {
                 "hypothesis": name,
                 "measure": h.measure,
                 "difference": difference,
                 "sd": sd,
-                "power": power,
-                "seeds": seeds,
+                "power": power_of(h, plan, difference, sd, n, alpha)[0],
+                "seeds": seeds_to_support(h, plan, difference, sd, alpha),
+                "negligible": negligible if can_be_negligible else np.nan,
             }
         )
     return pd.DataFrame(rows)

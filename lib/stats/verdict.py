@@ -12,9 +12,10 @@ from lib.config.plan import ALPHA, Plan
 from lib.config.study import Study
 from lib.config.yaml import Json
 from lib.results import json_rows
+from lib.stats.answers import in_words
 from lib.stats.decision import decide
 from lib.stats.factorial import factor_effects
-from lib.stats.hypotheses import hypothesis_tests, in_words, planned_contrasts
+from lib.stats.hypotheses import hypothesis_tests, planned_contrasts
 from lib.stats.paired import contrast_table
 from lib.stats.robustness import leave_one_out, leave_one_task_out, task_contrasts
 from lib.stats.runs import available_measures, main_measures, planned_measures
@@ -30,7 +31,7 @@ class Verdict:
     runs: pd.DataFrame
     """The tidy table, with stability judged."""
     answers: dict[str, dict[str, str]]
-    """Hypothesis → `answer` (supported, refuted or undecided) and `reason` (a paragraph)."""
+    """Hypothesis → `answer` (supported, refuted, negligible, undecided) and `reason`, in words."""
     decisions: list[dict[str, str]]
     tables: dict[str, pd.DataFrame]
     """By name, maybe empty: `contrasts` (columns of `lib.stats.paired.contrast_table`, and family,
@@ -105,8 +106,9 @@ def analyse(
         "stability": stability,
     }
     answers = {
-        row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row)}
+        row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row, plan)}
         for row in hypotheses.to_dict("records")
+        if plan
     }
     beyond = {name: table for name, table in beyond.items() if not table.empty}
     return Verdict(claim, runs, answers, decisions, tables, beyond)

@@ -134,7 +134,7 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
     8 C + b (6 + 2 m) C bytes for each token, with C features, an MLP m times as wide and b bytes
     per number, and the head (b + 12) V, with V symbols: within a tenth of what torch counts."""
     model, machine = config.model, machine_of(config)
-    b = 4 if config.training.precision == "fp32" else 2
+    b = 4 if config.training.precision in ("fp32", "tf32") else 2
     block = (8 + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
     matrices = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
     saved = 4.0 * matrices if config.training.optimizer == "muon" else 0.0
@@ -400,8 +400,10 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
         return
     table = expected_power(plan, sds, n, effect)
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
-    columns = ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
-    yield table[columns].to_string(index=False, float_format="{:.4g}".format)
+    shown = table.dropna(axis="columns", how="all")
+    yield shown.to_string(index=False, float_format="{:.4g}".format)
+    if "negligible" in shown:
+        yield "negligible: the power to show that a true difference of 0 is too small to matter"
     few = table.loc[table["power"] < plan.power, "hypothesis"]
     if len(few):
         yield f"warning: {n} seeds are too few for {', '.join(few)}"

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,8 @@ CANCEL_TIMEOUT = 60.0
 """Seconds in which Snakemake may cancel its jobs on a cluster."""
 SHOWN = 3
 """Results that are named, of those that are stale for one reason."""
+_BEGUN = re.compile(rb"^    output: (.+)$", re.MULTILINE)
+"""What a job of Snakemake makes, in the record of the log that says that it has begun."""
 _MEASURED = "measured again from its weights"
 _EXPLORES = "it will not be confirmatory"
 _MEASURING = (
@@ -180,7 +183,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
         start_new_session=True,
     )
     try:
-        is_stopped = not follow(snakemake, due, later, len(runs), sweep.stop_after)
+        is_stopped = not follow(snakemake, due, later, len(runs), sweep.stop_after, Path(log.name))
     finally:  # its jobs end with it
         if not sweep.is_local:
             snakemake.send_signal(signal.SIGINT)  # on which it cancels them
@@ -466,10 +469,12 @@ def follow(
     later: Mapping[Path, str],
     total: int,
     hours: float | None,
+    log: Path,
 ) -> bool:
     """Show the progress of a sweep until it ends; return False if its time is up first. The bar
     counts everything that is made. The words count runs: `due` of the `total` were not done before.
-    The time left is the mean time of a step so far, times the steps that are left."""
+    The time left is the mean time of a step so far, times the steps that are left. Only files of
+    what has begun, by Snakemake's log, are looked at."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
     columns = BarColumn(), TextColumn("{task.description}")
@@ -479,28 +484,34 @@ def follow(
     old = _written([*due, *later])
     # What is not made yet, in order, and when its former result was written.
     pending = {path: old.get(path) for path in [*due, *later]}
-    todo = sum(steps.values()) - _steps_made(due.keys() - old)
-    with progress:
+    made = _steps_made(due.keys() - old)
+    todo = sum(steps.values()) - sum(made.values())
+    begun, text = set[Path](), b""
+    with progress, log.open("rb") as records:
         while True:
             status, now = snakemake.poll(), time.monotonic()
             elapsed = now - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            written = _written(pending)
+            text = text.rpartition(b"\n")[2] + records.read()  # from a line that was not whole yet
+            begun |= {Path(os.fsdecode(path)) for path in _BEGUN.findall(text)}
+            looked_at = pending.keys() & (begun if status is None else pending)
+            written = _written(looked_at)
             pending = {p: was for p, was in pending.items() if written.get(p, was) == was}
             rest = [path for path in pending if path in due]
             line = f"{total - len(rest)}/{total} runs"
             if not rest and pending:
                 line += f", now the {later[next(iter(pending))]}"
             said = line
-            left = sum(steps[path] for path in rest) - _steps_made({*rest} - written.keys())
+            made |= _steps_made((looked_at & due.keys()) - written.keys())
+            left = sum(steps[path] - made.get(path, 0) for path in rest)
             if 0 < left < todo:
                 line += f", {estimate.clock(elapsed / (todo - left) * left)} left"
-            made = len(steps) + len(later) - len(pending)
-            progress.update(bar, completed=total - len(due) + made, description=line)
+            done = len(steps) + len(later) - len(pending)
+            progress.update(bar, completed=total - len(due) + done, description=line)
             if status is not None:
                 break
-            if not console.is_terminal and said != last and made:
+            if not console.is_terminal and said != last and done:
                 print(f"{line}, {estimate.clock(elapsed)} elapsed", flush=True)
             last = said
             # Thousands of runs take a while to look at: a twentieth of the time at the most.
@@ -519,12 +530,12 @@ def _written(paths: Iterable[Path]) -> dict[Path, int]:
     return written
 
 
-def _steps_made(paths: Iterable[Path]) -> int:
-    """Return how many steps runs without a result have made."""
-    made = 0
+def _steps_made(paths: Iterable[Path]) -> dict[Path, int]:
+    """Return how many steps each run has made, by its result, if it has begun."""
+    made = {}
     for path in paths:
         with contextlib.suppress(FileNotFoundError, ValueError):
-            made += int(path.with_name(STEP_FILE).read_text("utf-8"))
+            made[path] = int(path.with_name(STEP_FILE).read_text("utf-8"))
     return made
 
 

@@ -2,11 +2,9 @@
 
 A checkpoint is one file, `step-0000000100-<hash>.pt`. Its name holds the SHA-256 of its content, so
 damage is noticed. The last two are kept: if the last one is damaged, a line says so, and training
-continues from the one before.
+continues from the one before. Neither writing nor reading holds a copy of it in memory.
 """
 
-import hashlib
-import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import torch
 
 from lib.config.errors import UserError
-from lib.config.files import read_json, write_bytes
+from lib.config.files import atomic_write, read_json, sha256
 from lib.config.paths import relative, run_folder
 from lib.config.provenance import train_key
 from lib.config.schema import RunConfig
@@ -35,11 +33,10 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     everything that a run needs to continue as if it had never stopped."""
     for leftover in folder.glob(".*"):  # half-written files of a process that was killed
         leftover.unlink(missing_ok=True)
-    packed = io.BytesIO()
-    torch.save(state, packed)
-    content = packed.getvalue()
-    digest = hashlib.sha256(content).hexdigest()
-    write_bytes(folder / f"step-{state['step']:010d}-{digest[:16]}.pt", content)
+    unnamed = folder / "unnamed.pt"
+    with atomic_write(unnamed) as temporary, temporary.open("wb") as file:
+        torch.save(state, file)
+    unnamed.rename(folder / f"step-{state['step']:010d}-{sha256(unnamed)[:16]}.pt")
     for former in sorted(folder.glob("step-*.pt"))[:-2]:
         former.unlink()
 
@@ -48,9 +45,9 @@ def load(folder: Path) -> Any:
     """Read the last checkpoint that is not damaged; None if there is none. Print a line for each
     damaged one, and rename it."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
-        content = path.read_bytes()
-        if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if path.stem.endswith(sha256(path)[:16]):
+            # Memory-mapped: all processes of a run share the pages of the file.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         aside = path.rename(path.with_suffix(".damaged"))
         line = f"Checkpoint {path.name} is damaged. It is not used, and kept as {aside.name}."
         print(line, file=sys.stderr)  # a record of the notebook leaves stderr out

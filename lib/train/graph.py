@@ -1,31 +1,42 @@
 """A training step as one CUDA graph: the host launches once, instead of some 300 kernels."""
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from lib.config.schema import RunConfig
+from lib.config.schema import Machine, RunConfig
 
 Update = Callable[[Tensor, Tensor], Tensor]
 """The device's part of a step. Inputs and targets, (B, T) each → notes, a vector on the device (see
 `Trainer.update`)."""
 
 
-def why_eager(config: RunConfig, processes: int) -> str:
-    """Return the features of a run that rule out a CUDA graph; "" if there are none.
+def why_eager(config: RunConfig, machine: Machine) -> str:
+    """Return the features of a run on this machine that rule out a CUDA graph; "" if there are
+    none.
 
     A graph repeats the same kernels with the same arguments. It cannot have the host decide
     anything, read the device, or pass another number, in the middle of a step.
     """
+    untried = config.training.precision == "fp16" and config.machine.graph is not True
     reasons = {
+        "a CPU": machine.device == "cpu",
         "dropout": config.model.dropout > 0,  # the host seeds the generator in each step
-        "fp16": config.training.precision == "fp16",  # not yet tried: no GPU has run its test
+        "fp16 (machine.graph: true tries it)": untried,  # no GPU has run its test yet
         "Muon": config.training.optimizer == "muon",  # takes its learning rate as a number
-        "several processes": processes > 1,  # they wait for each other
-        "activation checkpointing": config.machine.activation_checkpointing,  # runs blocks again
+        "several processes": machine.processes > 1,  # they wait for each other
+        "activation checkpointing": machine.activation_checkpointing,  # runs blocks again
     }
     return ", ".join(reason for reason, applies in reasons.items() if applies)
+
+
+@cache
+def capture_stream() -> torch.cuda.Stream:
+    """Return the stream of every capture in this process. cuBLAS keeps a workspace (32 MB) for each
+    stream that it has seen, so a stream for each run would take as much more."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 class StepGraph:
@@ -36,8 +47,8 @@ class StepGraph:
     other step. Meanwhile cuBLAS allocates its workspace and the optimizer makes its state, which
     must come before a capture. Capturing executes nothing: it only records kernels.
 
-    A graph reads and writes fixed addresses. So each batch is copied to where it reads, and its
-    notes are copied away before the next replay overwrites them.
+    A graph reads and writes fixed addresses. So each batch is copied from the host to where it
+    reads, and its notes are copied away before the next replay overwrites them.
     """
 
     WARM_UP = 3
@@ -46,19 +57,20 @@ class StepGraph:
     def __init__(self, update: Update, optimizer: torch.optim.Optimizer) -> None:
         self.update = update
         self.optimizer = optimizer
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.stream = capture_stream()
         self.graph = torch.cuda.CUDAGraph()
         self.calls = 0
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Make a step on a batch of inputs and targets, (B, T) each; return its notes."""
+        """Make a step on a batch of inputs and targets, (B, T) each, on the host; return its
+        notes."""
         self.calls += 1
         if self.calls <= self.WARM_UP:
             return self._warm_up(x, y)
         if self.calls == self.WARM_UP + 1:
             self._capture(x, y)
-        self.x.copy_(x)
-        self.y.copy_(y)
+        self.x.copy_(x, non_blocking=True)
+        self.y.copy_(y, non_blocking=True)
         self.graph.replay()
         return self.notes.clone()
 
@@ -70,8 +82,9 @@ class StepGraph:
         return notes
 
     def _capture(self, x: Tensor, y: Tensor) -> None:
-        self.x = x.clone()
-        self.y = y.clone()
+        device = self.optimizer.param_groups[0]["params"][0].device
+        self.x = torch.zeros_like(x, device=device)
+        self.y = torch.zeros_like(y, device=device)
         for group in self.optimizer.param_groups:
             group["capturable"] = True  # AdamW then counts its steps on the device
         with torch.cuda.graph(self.graph, stream=self.stream):

@@ -6,7 +6,8 @@ import platform
 import re
 import resource
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from lib.train.graph import why_eager
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(requested: str) -> str:
@@ -50,13 +51,16 @@ def prepare(config: RunConfig) -> Machine:
     """Set up torch for a run: the device, the number of threads, and deterministic operations only
     (any other raises an error). Return the machine settings with every `auto` resolved.
 
-    Raises ConfigError for a device, precision or compiler that this machine lacks.
+    Raises ConfigError for a device, precision, compiler or CUDA graph that this machine lacks.
     """
     settings = config.machine
     device = choose_device(settings.device)
-    native_bf16 = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-    if config.training.precision == "bf16" and not native_bf16:
-        raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
+    precision = config.training.precision
+    if precision == "tf32" and device == "cpu":
+        raise ConfigError("training.precision: tf32 needs a GPU; use fp32 or bf16")
+    is_of_newer_gpus = device == "cuda" and precision in ("tf32", "bf16")
+    if is_of_newer_gpus and torch.cuda.get_device_capability() < (8, 0):
+        raise ConfigError(f"training.precision: this GPU has no {precision}; use fp16 or fp32")
     torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
@@ -74,8 +78,10 @@ def prepare(config: RunConfig) -> Machine:
                 "install a C++ compiler, on a GPU Triton, or set it to false"
             ) from None
     machine = config.machine_on(device, torch.cuda.device_count() if device == "cuda" else 1)
-    can_be_graph = device == "cuda" and not why_eager(config, machine.processes)
-    return machine.model_copy(update={"graph": can_be_graph and settings.graph == "auto"})
+    reasons = why_eager(config, machine)
+    if settings.graph is True and reasons:
+        raise ConfigError(f"machine.graph: impossible with {reasons}; set it to auto")
+    return machine.model_copy(update={"graph": settings.graph is not False and not reasons})
 
 
 def describe(machine: Machine) -> MachineFacts:
@@ -143,7 +149,18 @@ def peak_memory(device: str) -> int:
 
 def autocast(precision: str, device: str) -> torch.autocast:
     """Return the context in which the forward pass runs at this precision."""
-    return torch.autocast(device, dtype=DTYPES[precision], enabled=precision != "fp32")
+    return torch.autocast(device, dtype=HALF.get(precision), enabled=precision in HALF)
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """With tf32, let a GPU multiply float32 matrices in TF32 in this context, which rounds their
+    entries to 10 bits. Otherwise, and outside of it, their products are in full float32."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:

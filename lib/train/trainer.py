@@ -117,7 +117,7 @@ def train(
     with locked(folder / ".training.lock"):  # a killed job's kernel may still be ending
         run = Trainer(config, corpus, provenance, folder)
         if run.device == "cuda" and not run.machine.graph:
-            reason = graph.why_eager(config, run.machine.processes) or "machine.graph is false"
+            reason = graph.why_eager(config, run.machine) or "machine.graph is false"
             print(f"Trained without a CUDA graph: {reason}")
         write_json(folder / PROVENANCE, run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
@@ -129,6 +129,8 @@ def train(
             run.training_loop(report)
         finally:
             signal.signal(signal.SIGINT, usual_handler)
+            run.graph = None
+            torch.cuda.empty_cache()  # of the graph's memory, which only its replays could use
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
@@ -215,9 +217,10 @@ class Trainer:
         self.load()
         self.from_checkpoint = self.finished
         """Whether training was complete before this execution."""
-        self.update_on_device: graph.Update = self.update
+        self.graph: graph.StepGraph | None = None
+        """Of `update`, in training on a GPU."""
         if self.machine.graph:
-            self.update_on_device = graph.StepGraph(self.update, self.optimizer)
+            self.graph = graph.StepGraph(self.update, self.optimizer)
 
     @property
     def finished(self) -> bool:
@@ -301,7 +304,9 @@ class Trainer:
             purpose = f"dropout/{self.step}/{self.rank}"
             torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
             self.model.train()
-        notes = self.update_on_device(x, y)  # (6,): see `update`
+        update = self.graph or self.update
+        with machine.matmul_precision(training.precision):
+            notes = update(x, y)  # (6,): see `update`
         if self.config.model.dropout:
             self.model.eval()
 
@@ -315,14 +320,18 @@ class Trainer:
         self.unread.append((row, self.batches, notes))
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """Do the device's part of a step on inputs and targets (b, T): forward, backward, clip,
-        update. Return notes for a row of the trace, (6,): loss, norm of the gradient, sum and
-        maximum of second moments, whether the update was skipped, whether the run diverged.
+        """Do the device's part of a step on inputs and targets (b, T), which may come from the
+        host: forward, backward, clip, update. Return notes for a row of the trace, (6,): loss, norm
+        of the gradient, sum and maximum of second moments, whether the update was skipped, whether
+        the run diverged.
 
         A CUDA graph captures this function, so no `if` in it may look at a value on the device.
         Instead an update with a loss or gradient that is not finite changes nothing. Neither do
         the ones after it, which the host starts before it has read the notes.
         """
+        x = x.to(self.device, non_blocking=True)
+        y = y.to(self.device, non_blocking=True)
+
         # Forward and backward, a micro-batch at a time. Gradients add up to those of the batch.
         size = self.machine.micro_batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -379,7 +388,7 @@ class Trainer:
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw a batch of inputs and targets, (B, T) each. Return this process's rows of it, (b, T)
-        each, on the device."""
+        each, on the host."""
         training = self.config.training
         block_size = self.config.model.block_size
         ids, ends = self.corpus.train, self.corpus.ends["train"]
@@ -387,9 +396,9 @@ class Trainer:
         self.batches = chained_hash(self.batches, x)
         x = x.chunk(self.processes)[self.rank]
         y = y.chunk(self.processes)[self.rank]
-        if self.device == "cuda":  # from pinned memory, the host need not wait for the copy
+        if self.device == "cuda":  # the host need not wait for a copy from pinned memory
             x, y = x.pin_memory(), y.pin_memory()
-        return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        return x, y
 
     def read_notes(self) -> list[Row]:
         """Read the notes of all unread steps into rows of the trace, and return these rows. If a

@@ -349,6 +349,20 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     assert parameters.freeze("decay.yaml").frozen["decay"] == fixed
     assert sha256(template) == before  # no other seeds for trying
     assert text.splitlines()[0] in template.read_text("utf-8")  # comments stay
+    assert template.read_text("utf-8").count("small_effects: negligible") == 1
+
+
+def test_freezing_a_plan_fixes_in_words_how_it_is_answered(parameters):
+    parameters.study()
+    path = parameters.plan()
+    assert read_plan("plän.yaml").small_effects is None  # as in older plans
+    plan = parameters.freeze()
+    assert (plan.small_effects, "two-sided" in plan.tests) == ("negligible", True)
+    before = sha256(path)
+    assert parameters.freeze() == plan
+    assert sha256(path) == before
+    path.write_text(path.read_text("utf-8").replace("two-sided", "one-sided"), "utf-8")
+    assert read_plan("plän.yaml").hash != plan.hash
 
 
 @pytest.mark.parametrize(

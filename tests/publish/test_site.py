@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -19,7 +20,7 @@ from lib.config.study import SCRATCH, Study
 from lib.publish import site
 from lib.publish.site import notebook_html, read_study
 from lib.record.archive import RAW, Record
-from lib.results import STEP_FILE
+from lib.results import STEP_FILE, read_raw_file
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.slow
@@ -204,6 +205,32 @@ def test_only_what_changed_is_rendered_again(own):
     page = own / "mine/none/seed-3.html"
     assert [path for path, inode in pages().items() if inode != before[path]] == [page]
     assert "farther" in page.read_text("utf-8")
+
+
+def test_curves_are_read_again_only_if_a_result_changed(own, monkeypatch):
+    read, place = [], site.RUNS / "mine/none/seed-7"
+
+    def count(folder, name):
+        read.append((folder, name))
+        return read_raw_file(folder, name)
+
+    monkeypatch.setattr(site, "read_raw_file", count)
+    before = read_study(own, None, "mine")["curves"]
+    pd.testing.assert_frame_equal(read_study(own, None, "mine")["curves"], before)
+    assert read == []
+    result = json.loads((place / "result.json").read_bytes()) | {"setting": "another"}
+    (place / "result.json").write_text(json.dumps(result), "utf-8")
+    after = read_study(own, None, "mine")["curves"]
+    assert read == [(place, "trace"), (place, "curve")]
+    assert set(after["setting"]) == {"another"}
+
+
+def test_all_is_made_again_after_an_edit_of_what_makes_it(own, monkeypatch):
+    page = own / "mine/none/seed-7.html"
+    before = page.stat().st_ino
+    monkeypatch.setattr(site, "CODE", ["edited"])
+    site.main([])
+    assert page.stat().st_ino != before
 
 
 def test_a_watched_study_shows_itself_again_and_again(own, monkeypatch, capsys):

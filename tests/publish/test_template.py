@@ -25,6 +25,7 @@ HYPOTHESES = [
     row(0.02, 0.01, 0.03, hypothesis="cost", answer="supported"),
     row(0.02, 0.01, 0.03, hypothesis="equal", answer="undecided"),
     row(0.00, -0.01, 0.01, hypothesis="warm-up", answer="refuted"),
+    row(0.00, -0.01, 0.01, hypothesis="small", answer="negligible"),
 ]
 SUMMARY = {
     "none": {"loss": {"n": 2, "mean": 1.68462, "sd": 0.01214}},
@@ -57,6 +58,7 @@ def rendered(paper, text):
         ("long_run.equal", "undecided", "supported"),
         ("long_run.equal", "higher", "lower"),  # what its interval says
         ('long_run["warm-up"]', "refuted", "supported"),
+        ("long_run.small", "negligible", "refuted"),
         ('contrast("long-run", "layernorm")', "higher", "lower"),
         ('contrast("long-run", "layernorm - scale")', "lower", "undecided"),
         ('contrast("long-run", "scale")', "undecided", "higher"),
@@ -159,6 +161,13 @@ def test_every_claim_of_the_published_texts_stops_the_build_when_it_turns(tmp_pa
         (tmp_path / f"{i}.md").write_text(f"<!-- holds: {flip(claim)} -->\nSo it is.\n")
         with pytest.raises(TextError, match="does not hold"):
             template.render(f"{i}.md")
+
+
+def test_a_published_answer_is_told_in_its_plan_s_words(tmp_path):
+    (tmp_path / "results").symlink_to(PAPER / "results")
+    told = rendered(tmp_path, "{{ tying.untied.outcome }}; {{ tying.untied | estimate }}")
+    excluded = "refuted in its plan's words: a gain of 0.03 or more is excluded"
+    assert told == f"{excluded}; −0.012 [−0.026, +0.002]"
 
 
 def test_every_paragraph_with_a_number_or_a_study_says_what_it_rests_on():

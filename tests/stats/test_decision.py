@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lib.config.claim import ClaimStatus
-from lib.stats.decision import decide
+from lib.stats.decision import decide, shown_change
 from lib.stats.verdict import analyse
 from tests.stats.samples import NORMS, design, noise, plan_of, runs_of, trace_of
 
@@ -57,6 +57,7 @@ FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [
 SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
 EXACT = {"hypotheses": {"harm": HARM | {"exact": True}, "cure": CURE}}
 EQUAL = {"hypotheses": {"same": SAME, "cure": CURE}}
+SMALL = {"small_effects": "negligible"}
 BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 
 
@@ -74,6 +75,11 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
+        (SMALL, {"accuracy": -0.05}, ("keep the baseline", "regression")),
+        (SMALL, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
+        (SMALL, {}, ("keep the baseline", "tie")),
+        (SMALL, {"ece": -0.01}, ("adopt the arm", "tie")),
+        (SMALL, {"spiky": ("none",)}, ("adopt the arm", "cost")),
         # 3. A tie: calibration first, then speed.
         ({}, {"ece": -0.01}, ("adopt the arm", "tie")),
         ({}, {"ece": 0.01, "speed": 200.0}, ("keep the baseline", "tie")),
@@ -96,6 +102,25 @@ BOTH = {"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}
 )  # fmt: skip
 def test_a_decision_follows_the_three_criteria(content, made, outcome):
     assert decided(plan(**content), **made) == outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "low", "p_holm", "shown"),
+    [
+        ("negligible", -0.01, np.nan, "negligible"),
+        ("negligible", 0.001, np.nan, "negligible"),  # not zero, and too small to matter
+        ("negligible", 0.001, 0.01, "better"),  # a family shows it
+        ("supported", 0.001, np.nan, "better"),
+        ("refuted", 0.001, np.nan, "better"),
+        ("refuted", -0.01, np.nan, "none"),  # in older plans, as too small
+        ("undecided", 0.001, np.nan, "none"),
+    ],
+)
+def test_what_tests_show_of_a_measure(answer, low, p_holm, shown):
+    found = {"measure": QUALITY, "mean_delta": 0.005, "t_low": low, "t_high": 0.01}
+    hypothesis = found | {"answer": answer, "claim": "> 0"}
+    assert shown_change(found | {"p_holm": p_holm}, [hypothesis], 0.05) == shown
+    assert shown_change(found | {"p_holm": np.nan}, [], 0.05) == ""
 
 
 def test_nothing_is_decided_where_a_plan_asks_for_no_stability():

@@ -7,6 +7,7 @@ from lib.config.plan import Hypothesis
 from lib.stats import power as powers
 from lib.stats.power import expected_power, power_of, spread_of, t_test_power
 from tests.stats.decay import SAME, SLOWER, decay_plan, decay_runs, deltas
+from tests.stats.samples import plan_of
 
 ASKED = {"says": "", "test": ["a", "b", "loss"]}
 DIFFERS = Hypothesis.model_validate(ASKED | {"direction": "differs"})
@@ -44,7 +45,8 @@ def test_without_spread_or_seeds_there_is_no_minimum():
 @pytest.mark.parametrize(("d_z", "n"), [(0.0, 5), (0.5, 20), (1.0, 10), (1.682, 5)])
 def test_the_power_of_a_difference_is_statsmodels(d_z, n):
     peer = TTestPower().power(d_z, n, 0.05)
-    assert sum(power_of(DIFFERS, 0.3 * d_z, 0.3, n, 0.05)) == pytest.approx(peer, abs=0.01)
+    power = sum(power_of(DIFFERS, plan_of(), 0.3 * d_z, 0.3, n, 0.05))
+    assert power == pytest.approx(peer, abs=0.01)
 
 
 def test_the_power_of_an_equivalence_is_that_of_simulated_studies():
@@ -52,14 +54,17 @@ def test_the_power_of_an_equivalence_is_that_of_simulated_studies():
     error = samples.std(axis=1, ddof=1) / 12**0.5
     t = [(samples.mean(axis=1) - bound) / error for bound in (-1.0, 1.0)]
     both = np.mean((stats.t.sf(t[0], 11) < 0.05) & (stats.t.cdf(t[1], 11) < 0.05))
-    assert power_of(WITHIN, 0.2, 1.0, 12, 0.05)[0] == pytest.approx(both, abs=0.015)
+    assert power_of(WITHIN, plan_of(), 0.2, 1.0, 12, 0.05)[0] == pytest.approx(both, abs=0.015)
 
 
 def test_seeds_to_decide_are_the_textbooks():
     """n for d = 0.5 and 1.0 at a power of 80 %: 34 and 10."""
-    assert [powers.seeds_to_decide(DIFFERS, d, 1.0, 0.05, 0.8) for d in (0.5, 1.0)] == [34, 10]
-    assert powers.seeds_to_decide(DIFFERS, 0.001, 1.0, 0.05, 0.8) == np.inf
-    assert np.isnan(powers.seeds_to_decide(DIFFERS, 1.0, np.nan, 0.05, 0.8))
+    assert [powers.seeds_to_decide(DIFFERS, plan_of(), d, 1.0, 0.05) for d in (0.5, 1.0)] == [
+        34,
+        10,
+    ]
+    assert powers.seeds_to_decide(DIFFERS, plan_of(), 0.001, 1.0, 0.05) == np.inf
+    assert np.isnan(powers.seeds_to_decide(DIFFERS, plan_of(), 1.0, np.nan, 0.05))
 
 
 def test_the_power_of_a_plan_follows_from_the_spread_of_another_study():
@@ -82,6 +87,28 @@ def test_the_power_of_a_plan_follows_from_the_spread_of_another_study():
     assert table.loc["slower", "seeds"] == needed
     larger = expected_power(plan, {"slower": 0.02, "same": 0.02}, 8, effect=0.05)
     assert larger["power"][0] > power
+
+
+def test_the_power_to_show_a_difference_negligible_is_that_of_simulated_studies():
+    """Two one-sided tests at the plan's alpha, in a family of one; more seeds, more power."""
+    greater = {"says": "…", "test": SLOWER["test"], "direction": "greater"}
+    content = {
+        "small_effects": "negligible",
+        "hypotheses": {"h": greater, "same": SAME | {"family": "b"}},
+    }
+    plan = decay_plan(**content)
+    table = expected_power(plan, {"h": 0.02, "same": 0.02}, 12).set_index("hypothesis")
+    samples = np.random.default_rng(1).normal(0.0, 0.02, size=(20_000, 12))
+    error = samples.std(axis=1, ddof=1) / 12**0.5
+    t = [(samples.mean(axis=1) - bound) / error for bound in (-0.02, 0.02, 0)]
+    small = (stats.t.sf(t[0], 11) < 0.05) & (stats.t.cdf(t[1], 11) < 0.05)
+    undecided = 2 * stats.t.sf(np.abs(t[2]), 11) >= 0.05
+    assert table.loc["h", "negligible"] == pytest.approx(np.mean(small & undecided), abs=0.015)
+    assert np.isnan(table.loc["same", "negligible"])
+    assert np.isnan(expected_power(decay_plan(), {"slower": 0.02}, 12)["negligible"][0])
+    h = plan.hypotheses["h"]
+    assert powers.seeds_to_decide(h, plan, 0.0, 0.02, 0.05) < 16
+    assert powers.seeds_to_support(h, plan, 0.0, 0.02, 0.05) == np.inf
 
 
 PAIRS = [["weight_decay=0.3", "weight_decay=0"], ["weight_decay=0.1", "weight_decay=0"]]
@@ -108,8 +135,8 @@ def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named(content, 
 
 def test_an_exact_test_has_no_power_where_it_cannot_reach_its_level():
     exactly = Hypothesis.model_validate(EXACT)
-    assert power_of(exactly, 1.0, 0.1, 5, 2 / 32) == (0, 0)
-    assert power_of(exactly, 1.0, 0.1, 6, 2 / 32)[0] > 0.99
+    assert power_of(exactly, plan_of(), 1.0, 0.1, 5, 2 / 32) == (0, 0, 0)
+    assert power_of(exactly, plan_of(), 1.0, 0.1, 6, 2 / 32)[0] > 0.99
     shared = decay_plan(hypotheses={"h": EXACT, "same": SAME})  # of six seeds .031, above .05 / 2
     (row, _) = expected_power(shared, {"h": 0.001, "same": 0.01}, 6).to_dict("records")
     assert (row["power"], row["seeds"]) == (0, 7)

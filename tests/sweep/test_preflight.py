@@ -441,7 +441,7 @@ WHOLE = [
         {"qk_norm": True},
         {"mlp_ratio": 2},
         {"n_layer": 1},
-        *({"precision": name} | fields for name in ("fp32", "bf16") for fields in WHOLE),
+        *({"precision": name} | fields for name in ("fp32", "tf32", "bf16") for fields in WHOLE),
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -620,21 +621,55 @@ def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, m
         return None
 
     # Of ten runs six were done before.
-    assert follow(SimpleNamespace(poll=poll), due, later, 10, None)
+    log = log_of([*due, *later], tmp_path)
+    assert follow(SimpleNamespace(poll=poll), due, later, 10, None, log)
     first, second, last = capsys.readouterr().out.splitlines()
     assert first == "7/10 runs, 0:01:12 left, 12 s elapsed"  # 6 steps took 12 s, and 36 are left
     assert second == "10/10 runs, now the analysis, 24 s elapsed"
     assert last == "10/10 runs, 24 s"
     moments = [lambda: None]
-    assert not follow(SimpleNamespace(poll=poll), due, later, 10, 1e-4)
+    assert not follow(SimpleNamespace(poll=poll), due, later, 10, 1e-4, log)
 
 
-def test_looking_at_the_runs_takes_a_twentieth_of_the_time(tiny_study, monkeypatch):
+def log_of(begun, folder):
+    """Write the part of Snakemake's log that says what has begun."""
+    records = [f"localrule x:\n    output: {path}\n    jobid: 1\n" for path in begun]
+    (folder / "sweep.log").write_text("".join(records), "utf-8")
+    return folder / "sweep.log"
+
+
+def test_only_what_has_begun_is_looked_at(tiny_study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lib.config.paths.RUNS", tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    due, seen, stat = sweep.runs_of([tiny_study]), Counter(), Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path: (seen.update([path]), stat(path))[1])
+    first, *others = due
+    half = f"    output: {others[0]}"[:-9]  # a line of which the rest is not written yet
+    log = log_of([first], tmp_path)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(half)
+    ends = iter([None] * 9)
+
+    def poll():
+        if seen[first] == 5:
+            with log.open("a", encoding="utf-8") as file:
+                file.write("sult.json\n")
+            first.parent.mkdir(parents=True)
+            first.touch()
+        return next(ends, 0)
+
+    assert follow(SimpleNamespace(poll=poll), due, {}, 4, None, log)
+    assert [seen[path] for path in due] == [6, 7, 2, 2]  # those not begun: at the start, at the end
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1/4 runs")
+
+
+def test_looking_at_the_runs_takes_a_twentieth_of_the_time(tiny_study, tmp_path, monkeypatch):
     clock, slept = itertools.count(), []
     monkeypatch.setattr(time, "monotonic", clock.__next__)  # a second for each look
     monkeypatch.setattr(time, "sleep", slept.append)
     due = sweep.runs_of([tiny_study])
-    assert follow(SimpleNamespace(poll=iter([None, 0]).__next__), due, {}, 4, None)
+    log = log_of([], tmp_path)
+    assert follow(SimpleNamespace(poll=iter([None, 0]).__next__), due, {}, 4, None, log)
     assert slept == [19]
 
 

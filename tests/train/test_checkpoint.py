@@ -1,6 +1,7 @@
 """A run ends at the same weights whatever became of its checkpoints, and says what it passed by."""
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from lib.config.schema import RunConfig
 from lib.results import Provenance
+from lib.train import checkpoint
 from lib.train import trainer as training
 from tests.conftest import TINY, change
 from tests.train.samples import KilledError, assert_same, begun, killed_at, train
@@ -84,6 +86,19 @@ def test_two_checkpoints_and_finished_weights_are_kept(tiny, corpus, tmp_path, u
     again = train(tiny, corpus, 0, tmp_path)
     assert (undisturbed.from_checkpoint, again.from_checkpoint) == (False, True)
     assert_same(again, undisturbed)
+
+
+def test_no_copy_of_a_checkpoint_is_held_in_memory(tmp_path):
+    state = {"step": 1, "model": {"weight": torch.rand(2**21)}}  # 8 MB
+    (tmp_path / "unnamed.pt").write_bytes(b"of a process that was killed")
+    tracemalloc.start()
+    checkpoint.save(tmp_path, state)
+    found = checkpoint.load(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**21
+    assert found["model"]["weight"].equal(state["model"]["weight"])
+    assert len([*tmp_path.iterdir()]) == 1
 
 
 def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corpus, tmp_path):

@@ -106,6 +106,32 @@ def test_auto_settles_what_the_device_can_take(
     assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
 
 
+@pytest.mark.parametrize(
+    ("device", "capability", "precision", "refusal"),
+    [
+        ("cpu", None, "tf32", "tf32 needs a GPU; use fp32 or bf16"),
+        ("cpu", None, "bf16", None),
+        ("cuda", (7, 5), "tf32", "this GPU has no tf32; use fp16 or fp32"),  # a T4
+        ("cuda", (7, 5), "bf16", "this GPU has no bf16; use fp16 or fp32"),
+        ("cuda", (7, 5), "fp16", None),
+        ("cuda", (8, 0), "tf32", None),  # an A100
+        ("cuda", (8, 0), "bf16", None),
+    ],
+)
+def test_a_precision_that_the_device_lacks_is_refused(
+    loose_torch, monkeypatch, device, capability, precision, refusal
+):
+    monkeypatch.setattr("lib.train.machine.choose_device", lambda _: device)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+    config = RunConfig(training=TrainingConfig(precision=precision))
+    if refusal is None:
+        assert prepare(config).device == device
+    else:
+        with pytest.raises(ConfigError, match=rf"^training\.precision: {refusal}$"):
+            prepare(config)
+
+
 @pytest.mark.parametrize(("device", "devices"), [("cpu", 3), ("cuda", 2)])
 def test_more_processes_than_devices_are_refused(monkeypatch, device, devices):
     monkeypatch.setattr("lib.train.machine.cores", lambda: 3)

@@ -15,6 +15,7 @@ from lib.config.errors import UserError
 from lib.config.paths import ROOT
 from lib.config.schema import RunConfig
 from lib.data.text import sample_batch
+from lib.train import machine
 from lib.train import trainer as training
 from lib.train.evaluate import measure
 from lib.train.machine import derive_seed, random_stream
@@ -249,28 +250,18 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
     assert np.isfinite(trace["loss"]).all()
 
 
-def test_a_step_in_fp16_writes_to_the_same_memory_as_the_one_before(
-    tiny, corpus, tmp_path, monkeypatch
-):
-    """A CUDA graph reads and writes addresses; here also of steps that overflow."""
-    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=2.0**30))
-    config = change(tiny, "training", precision="fp16", iterations=24)
+def test_tf32_is_for_training_alone(tiny, corpus, tmp_path, monkeypatch):
+    plain = machine.prepare(tiny)
+    monkeypatch.setattr(machine, "prepare", lambda _: plain)  # it refuses tf32 on a CPU
+    config = change(tiny, "training", precision="tf32")
     run = Trainer(config, corpus, begun(config, corpus), tmp_path / "run")
-
-    def addresses():
-        scaler = run.scaler
-        state = [scaler._scale, scaler._growth_tracker, run.stopped, run.overflows]
-        moments = [t for of in run.optimizer.state.values() for t in of.values()]
-        return [t.data_ptr() for t in (*state, *run.model.parameters(), *moments)]
-
+    seen = []
+    run.model.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
     run.training_step()
-    before = addresses()
-    for _ in range(20):
-        run.training_step()
-    assert addresses() == before
-    skipped = [bool(note[4]) for *_, note in run.unread]
-    assert skipped[0]
-    assert not skipped[-1]
+    assert set(seen) == {"high"}
+    seen.clear()
+    run.evaluate()
+    assert set(seen) == {"highest"}
 
 
 def test_a_schedule_is_constant_or_has_its_closed_form():
