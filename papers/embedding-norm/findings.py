@@ -43,7 +43,6 @@ from lib.figures import (
     difference,
     differences,
     facets,
-    interaction,
     line,
     mark,
     reference_lines,
@@ -413,11 +412,10 @@ with facets("stream", FIGURES, ["stream"], [""], height=2.0) as axes:
 
 # %% [markdown]
 # ## A delay or a level
-# What `when` shows: the loss, and its difference from no layer, against the number of steps, each
-# the end of its own decay. Grey is the margin of the plan, dashed the loss at which it calls a
-# model trained. Then how far the cost falls from the fewest steps to the most, and after how many
-# steps no layer has the loss that LayerNorm has at the end, by its mean losses over log steps, with
-# the delays at both ends of the interval of the cost.
+# What `when` shows: the difference from no layer against the number of steps, each the end of its
+# own decay. Grey is the margin of the plan. Then how far the cost falls from the fewest steps to
+# the most, and after how many steps no layer has the loss that LayerNorm has at the end, by its
+# mean losses over log steps, with the delays at both ends of the interval of the cost.
 
 # %%
 when = runs_of("when")
@@ -425,16 +423,11 @@ budgets = record("when").parameters.factors[STEPS]
 pairs = when.query("arm != baseline").drop_duplicates("arm")
 pairs = pairs[["arm", "baseline", "variant", STEPS]].reset_index(drop=True)
 by_steps = paired_rows(pairs, when, "loss").assign(n_dropped=0)
-with facets("when", FIGURES, ["loss", "differences"], [""], height=1.9) as axes:
-    left, right = axes["loss", ""], axes["differences", ""]
-    interaction(when[when["variant"] != "scale"], "loss", STEPS, budgets, left)
-    reference_lines(when[["bigram_loss"]].assign(step=0, dev_loss=when["loss"]), left)
-    left.axhline(1.75, color="0.35", linewidth=0.7, linestyle="--", zorder=1)
-    left.margins(y=0.12)
-    right.axhspan(-0.03, 0.03, color="0.9", linewidth=0, zorder=0)
-    differences(by_steps[by_steps["variant"] == "layernorm"], "loss", STEPS, budgets, right)
-    for ax in axes.values():
-        ax.set_xlabel("steps")
+with facets("when", FIGURES, ["differences"], [""], height=1.8) as axes:
+    ax = axes["differences", ""]
+    ax.axhspan(-0.03, 0.03, color="0.9", linewidth=0, zorder=0)
+    differences(by_steps[by_steps["variant"] == "layernorm"], "loss", STEPS, budgets, ax)
+    ax.set_xlabel("steps")
 
 # %%
 first, last = (
