@@ -499,8 +499,7 @@ def follow(
     begun, text = set[Path](), b""
     with progress, log.open("rb") as records:
         while True:
-            status, now = snakemake.poll(), time.monotonic()
-            elapsed = now - start
+            status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
             text = text.rpartition(b"\n")[2] + records.read()  # from a line that was not whole yet
@@ -524,8 +523,7 @@ def follow(
             if not console.is_terminal and said != last and done:
                 print(f"{line}, {estimate.clock(elapsed)} elapsed", flush=True)
             last = said
-            # Thousands of runs take a while to look at: a twentieth of the time at the most.
-            time.sleep(max(0.5, 19 * (time.monotonic() - now)))
+            time.sleep(0.5)
     runs = f"{total - len(rest)}/{total} runs, {estimate.clock(elapsed)}"
     print(runs if due else "No run is missing or stale.")
     return True

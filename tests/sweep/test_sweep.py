@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import itertools
 import os
 import re
 import shutil
@@ -661,16 +660,6 @@ def test_only_what_has_begun_is_looked_at(tiny_study, tmp_path, monkeypatch, cap
     assert follow(SimpleNamespace(poll=poll), due, {}, 4, None, log)
     assert [seen[path] for path in due] == [6, 7, 2, 2]  # those not begun: at the start, at the end
     assert capsys.readouterr().out.splitlines()[-1].startswith("1/4 runs")
-
-
-def test_looking_at_the_runs_takes_a_twentieth_of_the_time(tiny_study, tmp_path, monkeypatch):
-    clock, slept = itertools.count(), []
-    monkeypatch.setattr(time, "monotonic", clock.__next__)  # a second for each look
-    monkeypatch.setattr(time, "sleep", slept.append)
-    due = sweep.runs_of([tiny_study])
-    log = log_of([], tmp_path)
-    assert follow(SimpleNamespace(poll=iter([None, 0]).__next__), due, {}, 4, None, log)
-    assert slept == [19]
 
 
 @pytest.mark.parametrize(
