@@ -306,7 +306,9 @@ def _one_text(config: CorpusConfig, name: str, file: Path) -> Corpus:
             heldout: list[str] = []
             for text in train(heldout) if in_characters else pieces(train(heldout)):
                 yield Piece("train", name, text)
-            for part, own in split.halves("".join(heldout)).items():
+            rest = "".join(heldout)
+            heldout.clear()  # a tenth of a long text is long
+            for part, own in split.halves(rest).items():
                 for text in [own[:most]] if in_characters else pieces([own]):
                     yield Piece(part, name, text)
 

@@ -261,7 +261,7 @@ def pieces(blocks: Iterable[str]) -> Iterator[str]:
     it, begin a word."""
     rest = ""
     for block in blocks:
-        *whole, rest = _PIECE.findall(rest + block)
+        *whole, rest = _PIECE.findall(rest + block) or [""]
         yield from whole
         if len(rest) > MAX_LENGTH:  # which is refused
             break
