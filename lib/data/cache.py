@@ -7,10 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lib.config.files import locked, sha256, write_json
+from lib.config.files import atomic_write, locked, write_json
 from lib.config.paths import output_root
 from lib.config.schema import digest
 from lib.config.yaml import Json
+
+_FORMAT = 13
+"""Raise it when something is to be made in another way: then all is made again."""
 
 
 def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> tuple[Path, Json]:
@@ -22,7 +25,7 @@ def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> 
 
     Raises OSError if the files cannot be kept.
     """
-    key = digest(made_of)
+    key = digest([_FORMAT, made_of])
     top = (output_root() / "data").resolve()  # it may be a link to a folder that is not there yet
     folder = top / kind / f"{name}-{key[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -30,10 +33,11 @@ def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> 
         index = _as_written(folder, key)
         if index is None:
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            index = make(folder)
-            # Written last: without it, a folder that a killed process left does not count.
-            write_json(folder / "index.json", index | {"digest": _digest(folder, key, index)})
+            with atomic_write(folder, only_writer=True) as temporary:
+                temporary.mkdir()
+                index = make(temporary)
+                told = index | {"digest": _digest(temporary, key, index)}
+                write_json(temporary / "index.json", told)
     return folder, index
 
 
@@ -48,6 +52,13 @@ def _as_written(folder: Path, key: str) -> Json | None:
 
 
 def _digest(folder: Path, key: str, index: Json) -> str:
-    """Hash what a folder was made of (`key`), its index, and its other files."""
-    files = {path.name: sha256(path) for path in folder.iterdir() if path.name != "index.json"}
-    return digest([key, index, files])
+    """Hash what a folder was made of (`key`), its index, and size and time of its other files.
+
+    Their bytes are not read. That would take every run a second for each gigabyte, and a run reads
+    on for hours after it. What damages files in practice (an editor, a copy that stopped, a full
+    disk) changes their size or time; and after a power cut they are whole, because `atomic_write`
+    has them on the disk before the folder has its name.
+    """
+    files = sorted(path for path in folder.iterdir() if path.name != "index.json")
+    stats = {path.name: path.stat() for path in files}
+    return digest([key, index, {name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()}])

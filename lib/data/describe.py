@@ -103,14 +103,10 @@ def unlikeness(corpus: Corpus) -> str:
     """Return a warning if dev or test is another kind of text than the training part; else "".
 
     The measure is the loss under the symbol frequencies of the training part. Dev or test must not
-    exceed the training part's own by more than `UNLIKE`, nor the loss of guessing. Of a long
-    training part, `MAX_SEARCHED` symbols in slices from all of it are counted.
+    exceed the training part's own by more than `UNLIKE`, nor the loss of guessing.
     """
     train = corpus.train
-    if len(train) > MAX_SEARCHED:
-        starts = np.linspace(0, len(train) - 2**14, MAX_SEARCHED // 2**14).astype(int)
-        train = np.concatenate([train[start : start + 2**14] for start in starts])
-    counts = np.bincount(train, minlength=corpus.vocab_size)
+    counts = symbol_counts(train, corpus.vocab_size)
     loss = -np.log((counts + 1) / (len(train) + corpus.vocab_size))
     own = float(loss @ counts) / len(train)
     for part in ("dev", "test"):
@@ -122,6 +118,16 @@ def unlikeness(corpus: Corpus) -> str:
                 "holds, or give a folder with a file of each kind"
             )
     return ""
+
+
+def warnings_of(corpus: Corpus) -> dict[str, str]:
+    """Return `repetition` and `unlikeness` of a corpus. They are sought once, and then read."""
+    asked = [made_of(corpus, corpus.train), MAX_SEARCHED]
+
+    def make(_: Path) -> Json:
+        return {"unlikeness": unlikeness(corpus), "repetition": repetition(corpus)}
+
+    return dict(cached("warnings", corpus.name, asked, make)[1])
 
 
 def untrained(corpus: Corpus, block_size: int) -> str:
@@ -152,9 +158,8 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
         "dev": len(corpus.dev),
         "test": len(corpus.test),
         "held_out": corpus.held_out,
-        "unlikeness": unlikeness(corpus),
         "duplication": nan_to_none(duplication_report(corpus).to_dict()),
-        "repetition": repetition(corpus),
+        **warnings_of(corpus),
     }
 
 

@@ -5,7 +5,7 @@ depends only on the texts and their order: not on the tokenizer, the machine, or
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,11 +32,15 @@ Names = NDArray[np.str_]
 
 
 class Piece(NamedTuple):
-    """The text that a part (train, dev, test) has of a file: all of it, or a stretch."""
+    """A text of a part (train, dev, test), and the file that it is from."""
 
     part: str
     file: str
     text: str
+
+
+Pieces = Callable[[], Iterator[Piece]]
+"""Reads all texts of a corpus in order. Each call is one pass over them."""
 
 
 def parts_of(n: int) -> Names:
@@ -54,51 +58,52 @@ def nearest_end(text: str, share: float, low: float, high: float) -> int:
     exactly at `share`."""
     wanted = share * len(text)
     for boundary in (r"\n\n+", r"\n"):
-        ends = [match.end() for match in re.finditer(boundary, text)]
-        ends = [end for end in ends if low < end / len(text) < high]
-        if ends:
-            return min(ends, key=lambda end: abs(end - wanted))
+        ends = (match.end() for match in re.finditer(boundary, text))
+        fitting = (end for end in ends if low < end / len(text) < high)
+        nearest = min(fitting, key=lambda end: abs(end - wanted), default=None)
+        if nearest is not None:
+            return nearest
     return int(wanted)
 
 
-def split_text(text: str, cut: int) -> dict[str, str]:
-    """Split one text: the training part up to `cut`; the rest, near its middle, into dev and
-    test."""
-    middle = cut + nearest_end(text[cut:], 0.5, 0.25, 0.75)
-    return {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
+def halves(heldout: str) -> dict[str, str]:
+    """Split held-out text near its middle into dev and test."""
+    middle = nearest_end(heldout, 0.5, 0.25, 0.75)
+    return {"dev": heldout[:middle], "test": heldout[middle:]}
 
 
 def split_texts(
-    documents: list[tuple[str, str]], *, are_documents: bool
-) -> tuple[list[Piece], str]:
-    """Split several texts, given as (name of file, text). Return pieces, in the order of the texts,
-    and in words what is held out.
+    documents: Callable[[], Iterator[tuple[str, str]]], lengths: Lengths, *, are_documents: bool
+) -> tuple[Pieces, str]:
+    """Split several texts, which `documents` reads as (name of file, text); `lengths` are theirs.
+    Return what reads the pieces, in the order of the texts, and in words what is held out.
 
     Documents, and files shorter than `SHORT`, stay whole: `parts_of` says which part each belongs
     to. Longer files are cut one by one, near the start of their last tenth (see `nearest_end`). If
     there are fewer than `FEWEST` whole ones, these are cut as well.
     """
-    whole = [i for i, (_, text) in enumerate(documents) if are_documents or len(text) < SHORT]
+    whole = np.flatnonzero(are_documents | (lengths < SHORT))
     if len(whole) < FEWEST:
-        whole = []
-    part_of = dict(zip(whole, parts_of(len(whole)).tolist(), strict=True))
-    pieces = []
-    for i, (file, text) in enumerate(documents):
-        if i in part_of:
-            pieces.append(Piece(part_of[i], file, text))
-            continue
-        cut = nearest_end(text, TRAIN_SHARE, 0.85, 0.95)
-        for part, piece in split_text(text, cut).items():
-            if piece.strip("\n"):
-                pieces.append(Piece(part, file, piece.strip("\n")))
+        whole = whole[:0]
+    part_of = dict(zip(whole.tolist(), parts_of(len(whole)).tolist(), strict=True))
+
+    def read() -> Iterator[Piece]:
+        for i, (file, text) in enumerate(documents()):
+            if i in part_of:
+                yield Piece(part_of[i], file, text)
+                continue
+            cut = nearest_end(text, TRAIN_SHARE, 0.85, 0.95)
+            for part, piece in ({"train": text[:cut]} | halves(text[cut:])).items():
+                if piece.strip("\n"):
+                    yield Piece(part, file, piece.strip("\n"))
+
     what = "documents" if are_documents else "files"
     said = []
-    if whole:
-        lengths = np.array([len(documents[i][1]) for i in whole])
-        said.append(documents_held_out(lengths, what if are_documents else "short files"))
-    if len(whole) < len(documents):
-        said.append(f"the last tenth of each of {len(documents) - len(whole)} {what}")
-    return pieces, " and ".join(said)
+    if len(whole):
+        said.append(documents_held_out(lengths[whole], what if are_documents else "short files"))
+    if len(whole) < len(lengths):
+        said.append(f"the last tenth of each of {len(lengths) - len(whole)} {what}")
+    return read, " and ".join(said)
 
 
 def documents_held_out(lengths: Lengths, what: str = "documents") -> str:

@@ -6,8 +6,10 @@ A corpus is the path of any UTF-8 text, or of documents: a folder of texts, JSON
 
 import bz2
 import hashlib
+import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,9 @@ import numpy as np
 from lib.config.files import sha256
 from lib.config.paths import corpus_places, find, output_root, relative
 from lib.config.schema import TRAIN_SHARE, CorpusConfig, digest
+from lib.config.yaml import Json
 from lib.data import split
+from lib.data.cache import cached
 from lib.data.split import PARTS, Lengths, Piece
 from lib.data.tokens import (
     Characters,
@@ -27,6 +31,7 @@ from lib.data.tokens import (
     Texts,
     Tokenized,
     Tokenizer,
+    mapped,
     pieces,
     tokenize,
 )
@@ -39,6 +44,8 @@ __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
 """Characters. The training part of a longer corpus is not searched for what it shares with held-out
 text."""
+_BLOCK = 2**20
+"""Characters of a text that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,8 @@ class Corpus:
 
     @property
     def held_out(self) -> str:
-        """What is held out, in words."""
+        """What is held out, in words; and how much a vocabulary was learned from, if not from
+        all."""
         return self.whole.held_out
 
     @property
@@ -179,7 +187,7 @@ def load_corpus(config: CorpusConfig) -> Corpus:
         files = _document_files(path)
         if files:
             return _documents(config, path, files)
-        return _one_text(config, path.name, path.read_bytes())
+        return _one_text(config, path.name, path)
     except (OSError, RuntimeError) as error:
         raise CorpusError(f"corpus.source: '{config.source}' cannot be used: {error}") from None
 
@@ -206,21 +214,19 @@ writes it again, and computes its exact entropy. Its file is beside this one, co
 has no suffix `.bz2`, because Kaggle would unpack it."""
 
 
-def _known_text(name: str) -> bytes:
-    """Read a known text: from beside this file, from a place for corpora, or after a download to
-    `data/` (pooch shows a progress bar, checks the hash, and then moves it into place)."""
+def _known_text(name: str) -> Path:
+    """Find a known text: beside this file, at a place for corpora, or after a download to `data/`
+    (pooch shows a progress bar, checks the hash, and then moves it into place)."""
     file_name, file_hash, url = KNOWN[name]
     folder = (output_root() / "data").resolve()
     for path in [Path(__file__).with_name(file_name), *corpus_places(file_name)]:
         if path.is_file() and sha256(path) == file_hash:  # not another text of the same name
-            data = path.read_bytes()
-            return bz2.decompress(data) if name == "synthetic" else data
+            return path
     try:
         import pooch  # here, because Kaggle's images without internet may lack it
 
         pooch.get_logger().setLevel("WARNING")
-        found = pooch.retrieve(url, file_hash, file_name, folder, progressbar=True)
-        return Path(found).read_bytes()
+        return Path(pooch.retrieve(url, file_hash, file_name, folder, progressbar=True))
     except Exception as error:
         raise CorpusError(
             f"{name}: no file with SHA-256 {file_hash[:12]}… is here or was downloaded "
@@ -234,52 +240,81 @@ def plain(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
 
 
-def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
+def _blocks(file: Path, name: str) -> Iterator[str]:
+    """Read a text after `plain`, some of it at a time. CorpusError if it is not UTF-8."""
+    is_packed = file.name == KNOWN["synthetic"][0]
+    with (
+        bz2.open(file) if is_packed else file.open("rb") as data,
+        io.TextIOWrapper(data, encoding="utf-8") as text,
+    ):
+        try:
+            while block := text.read(_BLOCK):  # \r\n is read as \n, also across two blocks
+                yield plain(block)
+        except UnicodeDecodeError as error:
+            place = data.tell() - len(error.object) + error.start
+            fault = f"{name}: not UTF-8 at byte {place:,}; unpack it, or convert it by iconv"
+            raise CorpusError(fault) from None
+
+
+def _text_hash(file: Path, name: str) -> str:
+    """Hash a text after `plain`; of Parquet, its bytes. CorpusError if a text is not UTF-8."""
+    if _suffix(file) == ".parquet":
+        return sha256(file)
+    hashed = hashlib.sha256()
+    for block in _blocks(file, name):
+        hashed.update(block.encode())
+    return hashed.hexdigest()
+
+
+def _kept_hash(name: str, files: list[Path], make: Callable[[], str]) -> str:
+    """Return the hash of texts that `make` computes. It takes seconds for each gigabyte, so it is
+    kept for as long as their files have the same sizes and times. (No program can set back the time
+    of a change.)"""
+    stats = [(str(file.resolve()), file.stat()) for file in files]
+    state = [[path, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for path, s in stats]
+    if time.time_ns() < max(s.st_ctime_ns for _, s in stats) + 2e9:
+        return make()  # soon after a change, another one may be of the same time
+    _, index = cached("hashes", name, state, lambda _: {"sha256": make()})
+    return str(index["sha256"])
+
+
+def _one_text(config: CorpusConfig, name: str, file: Path) -> Corpus:
     """Split and encode a single text: the first nine tenths to train on, then dev and test."""
-    try:
-        text = plain(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        fault = f"{name}: not UTF-8 at byte {error.start:,}; unpack it, or convert it by iconv"
-        raise CorpusError(fault) from None
-    del data  # a text may be large, and there are several copies of it below
-    if len(text) < 20:
-        raise CorpusError(f"{name}: empty or too short: {len(text)} characters; give 20 or more")
-    key = hashlib.sha256(text.encode()).hexdigest()
-    texts = split.split_text(text, int(TRAIN_SHARE * len(text)))
-    held_out = "the last tenth"
-    if config.tokenizer == "characters":
-        parts = [Piece("train", name, texts["train"])]
-        parts += [
-            Piece(part, name, texts[part][: config.measured_characters]) for part in ("dev", "test")
-        ]
-        return _cut(config, name, key, _in_characters(parts, len(text), held_out))
 
-    def read() -> Iterator[tuple[str, str]]:
-        return ((part, piece) for part, of in texts.items() for piece in pieces(of))
+    def sha256_now() -> str:
+        return _kept_hash(name, [file], lambda: _text_hash(file, name))
 
-    whole = tokenize(name, key, config.tokenizer, lambda: (read, held_out), has_documents=False)
-    return _cut(config, name, key, whole)
+    key = sha256_now()
+    in_characters = config.tokenizer == "characters"
+    # A symbol that stands only in what is not measured does no harm.
+    most = config.measured_characters if in_characters else None
 
+    def prepare() -> Texts:
+        n = sum(map(len, _blocks(file, name)))
+        if n < 20:
+            raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
 
-def _in_characters(
-    parts: list[Piece], n_characters: int, held_out: str, *, are_files: bool = False
-) -> Tokenized:
-    """Join the texts of each part, and encode them by characters. Raises CorpusError, naming the
-    file, for a symbol that the training part lacks."""
-    texts = {part: "".join(piece.text for piece in parts if piece.part == part) for part in PARTS}
-    characters = Characters(texts["train"])
-    for part, file, text in parts:
-        unseen = [] if part == "train" else sorted(set(text).difference(characters.symbols))
-        if unseen:
-            raise CorpusError(
-                f"corpus.tokenizer: symbol {', '.join(map(repr, unseen[:5]))} was unseen in "
-                f"training: only the held-out part of {file} has it; remove it, or take bytes"
-            )
-    ids = {part: characters.encode(text) for part, text in texts.items()}
-    lengths = {}
-    if are_files:
-        lengths = {part: [len(of.text) for of in parts if of.part == part] for part in PARTS}
-    return Tokenized(characters, ids, n_characters, False, held_out, lengths)
+        def train(rest: list[str]) -> Iterator[str]:
+            left = int(TRAIN_SHARE * n)
+            for block in _blocks(file, name):
+                if left:
+                    yield block[:left]
+                rest.append(block[left:])
+                left = max(left - len(block), 0)
+
+        def read() -> Iterator[Piece]:
+            heldout: list[str] = []
+            for text in train(heldout) if in_characters else pieces(train(heldout)):
+                yield Piece("train", name, text)
+            rest = "".join(heldout)
+            heldout.clear()  # a tenth of a long text is long
+            for part, own in split.halves(rest).items():
+                for text in [own[:most]] if in_characters else pieces([own]):
+                    yield Piece(part, name, text)
+
+        return Texts(read, n, "the last tenth", lambda: sha256_now() != key)
+
+    return _cut(config, name, key, tokenize(name, digest([key, most]), config.tokenizer, prepare))
 
 
 # ---- documents
@@ -287,7 +322,7 @@ def _in_characters(
 
 def _one(file: Path) -> Iterator[str]:
     """Yield the text of a file."""
-    yield file.read_text("utf-8")
+    yield "".join(_blocks(file, file.name))
 
 
 def _lines(file: Path) -> Iterator[Any]:
@@ -359,69 +394,59 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     }
     # Documents are held out by file, texts by folder.
     sources = {file: str(Path(file).parent) if are_files else file for file in named}
-    key = digest({file.relative_to(path).as_posix(): _text_hash(file) for file in files})
-    if config.tokenizer == "characters":
-        key = digest([key, config.tokenizer])
-        most = config.measured_characters
-        whole = _documents_in_characters(name, most, named, sources, are_files=are_files)
-        return _cut(config, name, key, whole)
 
-    def prepare() -> tuple[Texts, str]:
-        found = []
-        sizes = []
-        for file, text in _read(named):
-            found.append(sources[file])
-            sizes.append(len(text))
-        n = len(sizes)
-        if n < split.FEWEST:
-            raise CorpusError(f"{name}: too few documents: {n}; give {split.FEWEST} or more")
-        lengths = np.array(sizes)
-        parts = split.parts_of(n)
-        kept = split.measured(parts, lengths, found, config.measured_characters)
+    def sha256_now() -> str:
+        hashes = {f.relative_to(path).as_posix(): (f, told) for told, f in named.items()}
+        return _kept_hash(
+            name,
+            files,
+            lambda: digest({file: _text_hash(*of) for file, of in hashes.items()}),
+        )
 
-        def read() -> Iterator[tuple[str, str]]:
-            for part, length, (_, text) in zip(parts, kept.tolist(), _read(named), strict=True):
+    now = sha256_now()
+    in_characters = config.tokenizer == "characters"
+    in_files = are_files and in_characters
+    key = digest([now, config.tokenizer]) if in_characters else now
+
+    def prepare() -> Texts:
+        lengths = np.array([len(text) for _, text in _read(named)], np.int64)
+        n = int(lengths.sum())
+        if in_characters and n < 20:
+            raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
+        if not in_characters and len(lengths) < split.FEWEST:
+            few = f"too few documents: {len(lengths)}; give {split.FEWEST} or more"
+            raise CorpusError(f"{name}: {few}")
+        read_all, held_out = split.split_texts(
+            lambda: _read(named), lengths, are_documents=not in_files
+        )
+        found = [(part, file, len(text)) for part, file, text in read_all()]
+        parts = np.array([part for part, _, _ in found])
+        folders = [sources[file] for _, file, _ in found]
+        kept = split.measured(
+            parts,
+            np.array([length for _, _, length in found]),
+            [file for _, file, _ in found] if in_characters else folders,
+            config.measured_characters,
+        )
+
+        def read() -> Iterator[Piece]:
+            end = "\n\n" if in_characters else ""
+            for length, piece in zip(kept.tolist(), read_all(), strict=True):
                 if length:
-                    yield part, split.beginning(text, length)
+                    yield piece._replace(text=split.beginning(piece.text, length) + end)
 
-        return read, split.documents_held_out(lengths) + split.but_none_of(parts, found)
+        held_out += split.but_none_of(parts, folders)
+        return Texts(read, n, held_out, lambda: sha256_now() != now)
 
-    texts = digest([key, config.measured_characters])  # of held-out documents no more is tokenized
-    whole = tokenize(name, texts, config.tokenizer, prepare, has_documents=True)
+    whole = tokenize(
+        name,
+        digest([key, config.measured_characters]),  # of held-out documents no more is tokenized
+        config.tokenizer,
+        prepare,
+        has_documents=not in_characters,
+        in_files=in_files,
+    )
     return _cut(config, name, key, whole)
-
-
-def _documents_in_characters(
-    name: str, most: int, files: dict[str, Path], sources: dict[str, str], *, are_files: bool
-) -> Tokenized:
-    """Split documents, or the texts of a folder, and encode them by characters. Dev and test get
-    `most` characters each."""
-    documents = list(_read(files))
-    n = sum(len(text) for _, text in documents)
-    if n < 20:
-        raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
-    pieces, held_out = split.split_texts(documents, are_documents=not are_files)
-    parts = np.array([piece.part for piece in pieces])
-    lengths = np.array([len(piece.text) for piece in pieces])
-    kept = split.measured(parts, lengths, [piece.file for piece in pieces], most)
-    held_out += split.but_none_of(parts, [sources[piece.file] for piece in pieces])
-    beginnings = [
-        piece._replace(text=f"{split.beginning(piece.text, length)}\n\n")
-        for piece, length in zip(pieces, kept.tolist(), strict=True)
-        if length
-    ]
-    return _in_characters(beginnings, n, held_out, are_files=are_files)
-
-
-def _text_hash(file: Path) -> str:
-    """Hash a file without holding it in memory; of a text, hash what `plain` makes of it."""
-    if _suffix(file) == ".parquet":
-        return sha256(file)
-    hashed = hashlib.sha256()
-    with file.open(encoding="utf-8", errors="replace") as text:
-        while part := text.read(2**20):  # \r\n is read as \n, also across two parts
-            hashed.update(plain(part).encode())
-    return hashed.hexdigest()
 
 
 def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
@@ -455,7 +480,14 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     kept = [int(config.fraction * length) for length in lengths["train"]]
     if config.fraction < 1 and whole.lengths:
         texts = zip(np.split(train, ends["train"][:-1]), kept, strict=True)
-        train = np.concatenate([text[:n] for text, n in texts])
+
+        def make(folder: Path) -> Json:
+            with (folder / "train.bin").open("wb") as file:
+                file.writelines(text[:n].tobytes() for text, n in texts)
+            return {}
+
+        folder, _ = cached("tokens", name, [key, config.fraction], make)
+        train = mapped(folder / "train.bin", train.dtype)
     train = train[: sum(kept)]
     ends["train"] = np.cumsum(kept, dtype=np.int64)
     heldout = []

@@ -6,7 +6,8 @@ arXiv 1508.07909) as in GPT-2, by Hugging Face's `tokenizers`. Ids count from 0.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
@@ -22,12 +23,14 @@ from lib.config.paths import find
 from lib.config.schema import digest
 from lib.config.yaml import Json
 from lib.data.cache import cached
-from lib.data.split import PARTS
+from lib.data.split import PARTS, Piece, Pieces
 
 Ids = NDArray[np.integer[Any]]
 """Token ids (n,). Long arrays have the smallest type that holds the vocabulary: see `narrow`."""
 MAX_LENGTH = 2**24
 """Most characters that are tokenized at once: byte pairs take 150 bytes of memory for each."""
+MAX_LEARNED = 2**27
+"""Characters. Of a longer text, bpe-<size> is learned from a sample of about so many."""
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 END_OF_DOCUMENT = "\x03"
 """Stands for the end of a document in lists of symbols (ASCII: end of text). Decoded, the end of a
@@ -55,27 +58,25 @@ class Characters:
     sha256 = end_of_document = end_name = None
     """There is no file, and no token that ends a document."""
 
-    def __init__(self, text: str) -> None:
-        occurs = np.zeros(0x110000, np.bool_)  # by Unicode code
-        for codes in _codes(text):
-            occurs[codes] = True
-        self.symbols = "".join(map(chr, np.flatnonzero(occurs)))
+    def __init__(self, symbols: Iterable[str]) -> None:
+        self.symbols = "".join(sorted(set(symbols)))
         """The character of each id, (V,)."""
         self.characters = np.ones(len(self.symbols), np.int64)
         """How many characters each id writes, (V,)."""
-        self._codes = np.flatnonzero(occurs).astype("<u4")
-        self._ids = np.full(len(occurs), -1, np.int32)  # by Unicode code; -1: no token
+        self._codes = np.array([*map(ord, self.symbols)], "<u4")
+        self._ids = np.full(0x110000, -1, np.int32)  # by Unicode code; -1: no token
         self._ids[self._codes] = np.arange(len(self.symbols))
 
-    def encode(self, text: str) -> Ids:
-        """Encode a text as ids (n,); CorpusError for a character that has no token."""
+    def encode(self, text: str, where: str = "") -> Ids:
+        """Encode a text as ids (n,); CorpusError for a character that has no token, which says
+        `where` it is."""
         ids = np.empty(len(text), narrow(len(self.symbols)))
         start = 0
         for codes in _codes(text):
             found = self._ids[codes]
             if (found < 0).any():
                 unseen = sorted(set(text).difference(self.symbols))
-                fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training"
+                fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training{where}"
                 raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or take bytes")
             ids[start : start + len(found)] = found
             start += len(found)
@@ -151,13 +152,15 @@ class BytePairs:
         """Encode a text as ids (n,)."""
         return np.array(self.encode_all([text])[0], np.int64)
 
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
+    def encode_all(self, texts: list[str]) -> Sequence[Sequence[int] | Ids]:
         """Encode several texts, on all cores. CorpusError for a text that cannot be encoded, or
         whose ids do not decode to the same text; it names the first symbol that is lost."""
         longest = max((len(text) for text in texts), default=0)
         if longest > MAX_LENGTH:
             fault = f"{longest:,} characters in a row without a space, or in one document"
             raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
+        if self._where == "bytes":  # the library takes 400 times as long for the same
+            return [np.frombuffer(text.encode(), np.uint8) for text in texts]
         try:
             encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
         except KeyboardInterrupt:
@@ -176,7 +179,10 @@ class BytePairs:
     def decode(self, ids: Ids) -> str:
         """Decode ids (n,) to text. Bytes that are no UTF-8 become �, ends of documents blank
         lines."""
-        parts = (b"\n\n" if i == self.end_of_document else self.tokens[i] for i in ids.tolist())
+        written = self.tokens.copy()
+        written[self.end_of_document] = b"\n\n"
+        slices = (ids[start : start + _SLICE].tolist() for start in range(0, len(ids), _SLICE))
+        parts = [b"".join([written[i] for i in some]) for some in slices]
         return b"".join(parts).decode("utf-8", "replace")
 
     def to_json(self) -> str:
@@ -197,8 +203,14 @@ def read_tokenizer(name: str) -> str:
 
 
 def learn(tokenizer: str, train: Iterable[str]) -> str:
-    """Return the `tokenizer.json` of `bytes`, or of `bpe-<size>` learned from texts. CorpusError if
-    the texts give fewer tokens than that."""
+    """Return the `tokenizer.json` of `bytes`, or of `bpe-<size>` learned from texts; of
+    `characters`, those that occur. CorpusError if the texts give fewer tokens than that."""
+    if tokenizer == "characters":
+        occurs = np.zeros(0x110000, np.bool_)  # by Unicode code
+        for text in train:
+            for codes in _codes(text):
+                occurs[codes] = True
+        return "".join(map(chr, np.flatnonzero(occurs)))
     if tokenizer == "bytes":
         peer = ByteLevelBPETokenizer(dict(BYTE_SYMBOLS), [])
         peer.add_special_tokens([_END_NAMES[0]])
@@ -228,19 +240,32 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT = 12
-"""Raise it when files are to be written in another way: then all are written again."""
 _BATCH = 2**20
 """Characters after which a batch of texts is tokenized."""
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
-Texts = Callable[[], Iterator[tuple[str, str]]]
-"""Reads all texts of a corpus in order, as (part, text). Each call is one pass over them."""
 
 
-def pieces(text: str) -> list[str]:
-    """Cut a long text into pieces whose tokens, joined, are those of the text. A cut is before a
-    space between letters or digits: there GPT-2's pattern, and those after it, begin a word."""
-    return _PIECE.findall(text)
+class Texts(NamedTuple):
+    """All texts of a corpus, to be encoded."""
+
+    read: Pieces
+    n_characters: int
+    held_out: str
+    have_changed: Callable[[], bool]
+    """Whether they are no longer those that were hashed."""
+
+
+def pieces(blocks: Iterable[str]) -> Iterator[str]:
+    """Cut a long text, which comes in blocks, into pieces whose tokens, joined, are those of the
+    text. A cut is before a space between letters or digits: there GPT-2's pattern, and those after
+    it, begin a word."""
+    rest = ""
+    for block in blocks:
+        *whole, rest = _PIECE.findall(rest + block) or [""]
+        yield from whole
+        if len(rest) > MAX_LENGTH:  # which is refused
+            break
+    yield rest
 
 
 class Tokenized(NamedTuple):
@@ -248,13 +273,14 @@ class Tokenized(NamedTuple):
 
     tokenizer: Tokenizer
     parts: dict[str, Ids]
-    """train, dev and test, (n,) each, in memory or memory-mapped."""
+    """train, dev and test, (n,) each, memory-mapped. Read in characters, dev and test are only what
+    is measured."""
     n_characters: int
-    """Of all parts. Of held-out documents, only the characters that are measured."""
+    """Of the whole text."""
     has_documents: bool
     """Whether a token ends each document. If not, the corpus is one text."""
     held_out: str
-    """What is held out, in words."""
+    """What is held out, in words; and how much a vocabulary was learned from, if not from all."""
     lengths: dict[str, list[int]]
     """For a folder of texts that is read in characters: part → length of each file in it. No window
     reaches from one file into the next. Empty for one text, and for documents."""
@@ -264,41 +290,66 @@ def tokenize(
     name: str,
     key: str,
     tokenizer: str,
-    prepare: Callable[[], tuple[Texts, str]],
+    prepare: Callable[[], Texts],
     *,
-    has_documents: bool,
+    has_documents: bool = False,
+    in_files: bool = False,
 ) -> Tokenized:
     """Read the ids of a corpus from `data/tokens/`, or write them first: see `cached`. `key` is a
-    hash of its texts; `prepare` returns these, and in words what is held out.
+    hash of its texts, which `prepare` returns. `has_documents` and `in_files` (whether they have
+    `lengths`) are as in `Tokenized`.
 
     Raises CorpusError for a tokenizer that does not exist or cannot encode the texts, and OSError
     if the ids cannot be kept.
     """
     content = read_tokenizer(tokenizer) if tokenizer.endswith(".json") else ""
 
+    def made(vocabulary: str) -> Tokenizer:
+        in_characters = tokenizer == "characters"
+        return Characters(vocabulary) if in_characters else BytePairs(vocabulary, tokenizer)
+
     def make(folder: Path) -> Json:
-        read, held_out = prepare()
-        train = (text for part, text in read() if part == "train")
-        learned = content or learn(tokenizer, train)
-        pairs = BytePairs(learned, tokenizer)
-        n_characters = _write(read(), pairs, folder, has_documents=has_documents)
-        return {"tokenizer": learned, "n_characters": n_characters, "held_out": held_out}
+        texts = prepare()
+        train = (piece.text for piece in texts.read() if piece.part == "train")
+        held_out = texts.held_out
+        if tokenizer.startswith("bpe-") and texts.n_characters > MAX_LEARNED:
+            share = MAX_LEARNED / texts.n_characters
+            # By the golden ratio: a fixed step could keep meeting the same kind of text.
+            train = (text for i, text in enumerate(train) if i * 0.6180339887498949 % 1 < share)
+            held_out += f"; {tokenizer} was learned from {share:.1%} of the rest, evenly spread"
+        vocabulary = content or learn(tokenizer, train)
+        lengths = _write(texts.read(), made(vocabulary), folder, has_documents=has_documents)
+        if texts.have_changed():
+            raise CorpusError(f"{name}: was changed while it was read; start again")
+        return {
+            "vocabulary": vocabulary,
+            "n_characters": texts.n_characters,
+            "held_out": held_out,
+            "lengths": lengths if in_files else {},
+        }
 
-    made_of = [_FORMAT, key, tokenizer, content, has_documents]
-    folder, index = cached("tokens", name, made_of, make)
-    pairs = BytePairs(index["tokenizer"], tokenizer)
-    dtype = narrow(len(pairs.tokens))
-    parts: dict[str, Ids] = {part: np.memmap(folder / f"{part}.bin", dtype, "r") for part in PARTS}
-    return Tokenized(pairs, parts, index["n_characters"], has_documents, index["held_out"], {})
+    folder, index = cached("tokens", name, [key, tokenizer, content, has_documents], make)
+    found = made(index.pop("vocabulary"))
+    dtype = narrow(len(found.symbols))
+    parts = {part: mapped(folder / f"{part}.bin", dtype) for part in PARTS}
+    return Tokenized(found, parts, has_documents=has_documents, **index)
 
 
-def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+def mapped(file: Path, dtype: np.dtype[Any]) -> Ids:
+    """Map a file of ids into memory, where it is read when it is asked for. An empty one cannot be
+    mapped."""
+    if file.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(file, dtype, "r").view(np.ndarray)  # slices of a memmap take twice as long
+
+
+def _batches(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Group texts into batches that are bounded in characters, as memory is."""
     batch = []
     n_characters = 0
-    for part, text in texts:
-        batch.append((part, text))
-        n_characters += len(text)
+    for piece in texts:
+        batch.append(piece)
+        n_characters += len(piece.text)
         if n_characters >= _BATCH:
             yield batch
             batch = []
@@ -306,18 +357,24 @@ def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
     yield batch
 
 
+def _encode(batch: list[Piece], tokenizer: Tokenizer) -> Iterable[Sequence[int] | Ids]:
+    if isinstance(tokenizer, BytePairs):
+        return tokenizer.encode_all([piece.text for piece in batch])
+    where = ": only the held-out part of {} has it"
+    return [tokenizer.encode(piece.text, where.format(piece.file)) for piece in batch]
+
+
 def _write(
-    texts: Iterator[tuple[str, str]], pairs: BytePairs, folder: Path, *, has_documents: bool
-) -> int:
-    """Write the ids of texts, (part, text) each, to a file for each part; count the characters."""
-    end = [pairs.end_of_document] if has_documents else []
-    dtype = narrow(len(pairs.tokens))
-    n_characters = 0
+    texts: Iterator[Piece], tokenizer: Tokenizer, folder: Path, *, has_documents: bool
+) -> dict[str, list[int]]:
+    """Write the ids of texts to a file for each part. Return part → number of ids of each file."""
+    dtype = narrow(len(tokenizer.symbols))
+    end = np.array([tokenizer.end_of_document] if has_documents else [], dtype).tobytes()
+    lengths: dict[str, Counter[str]] = {part: Counter() for part in PARTS}
     with ExitStack() as stack:
         files = {part: stack.enter_context((folder / f"{part}.bin").open("wb")) for part in PARTS}
         for batch in _batches(texts):
-            all_ids = pairs.encode_all([text for _, text in batch])
-            for (part, text), ids in zip(batch, all_ids, strict=True):
-                files[part].write(np.array([*ids, *end], dtype).tobytes())
-                n_characters += len(text)
-    return n_characters
+            for piece, ids in zip(batch, _encode(batch, tokenizer), strict=True):
+                files[piece.part].write(np.asarray(ids, dtype).tobytes() + end)
+                lengths[piece.part][piece.file] += len(ids)
+    return {part: [*of_files.values()] for part, of_files in lengths.items()}

@@ -16,7 +16,7 @@ from lib.config.provenance import measure_key, train_key
 from lib.config.schema import CODE, CorpusConfig, digest
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import read_yaml
-from lib.data.describe import repetition, unlikeness, untrained
+from lib.data.describe import untrained, warnings_of
 from lib.data.suite import INSTALL, has_harness
 from lib.data.text import KNOWN
 from lib.record.archive import Record
@@ -75,7 +75,7 @@ def print_texts(studies: list[Study]) -> None:
     own = [corpus for corpus in corpora if corpus.name not in KNOWN]
     for said in sorted({f"{corpus.name}: {corpus.held_out}" for corpus in own}):
         print(f"held out of {said}")
-    warnings = {f(corpus) for f in (repetition, unlikeness) for corpus in corpora}
+    warnings = {said for corpus in corpora for said in warnings_of(corpus).values()}
     warnings |= {untrained(corpus_of(c.corpus), c.model.block_size) for c in configs}
     for said in sorted(warnings - {""}):
         print(f"warning: {said}")

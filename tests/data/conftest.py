@@ -1,5 +1,8 @@
 """Corpora that several tests of this room read."""
 
+from mmap import mmap
+
+import numpy as np
 import pytest
 
 from lib.config.paths import corpus_places
@@ -33,6 +36,13 @@ def kept(tmp_path, monkeypatch):
     """Where tokens are kept."""
     monkeypatch.setattr("lib.data.cache.output_root", lambda: tmp_path / "kept")
     return tmp_path / "kept" / "data" / "tokens"
+
+
+def is_mapped(ids):
+    """Whether ids are read from a file when they are asked for, in place of memory."""
+    while isinstance(ids, np.ndarray):
+        ids = ids.base
+    return isinstance(ids, mmap)
 
 
 def nine_to_one(train, heldout):

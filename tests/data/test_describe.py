@@ -86,6 +86,15 @@ def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, k
             assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
+def test_warnings_are_sought_once_for_all_runs(from_text, kept, monkeypatch):
+    corpus = from_text("to be or not to be\n" * 20 + "ξ" * 400 + "to be or not to be\n" * 10)
+    found = describe.warnings_of(corpus)
+    assert found["repetition"].startswith("own.txt: 5 of 6 held-out passages also stand in the")
+    monkeypatch.setattr(describe, "repetition", None)
+    assert describe.warnings_of(corpus) == found
+    assert {name: describe.corpus_summary(corpus)[name] for name in found} == found
+
+
 def test_the_summary_is_strict_json_and_tells_identity_and_sizes(from_text, kept):
     corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
     summary = describe.corpus_summary(corpus)

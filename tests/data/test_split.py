@@ -14,6 +14,7 @@ from lib.data.describe import unlikeness, untrained
 from lib.data.suite import build_suite
 from lib.data.text import PARTS, evenly_spaced_windows, load_corpus, sample_batch
 from tests.conftest import refused
+from tests.data.conftest import is_mapped
 
 SENTENCES = {
     "de": "der hund schläft unter dem großen baum und träumt von würsten",
@@ -140,6 +141,7 @@ def test_a_fraction_is_the_beginning_of_each_file(load):
     files = np.split(whole.train, whole.ends["train"][:-1])
     kept = [file[: int(0.4 * len(file))] for file in files]
     assert part.train.tolist() == np.concatenate(kept).tolist()
+    assert is_mapped(part.train)
     assert part.ends["train"].tolist() == np.cumsum([len(file) for file in kept]).tolist()
     assert part.symbols == whole.symbols
     assert part.heldout.equal(whole.heldout)

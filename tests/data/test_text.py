@@ -7,8 +7,12 @@ import json
 import os
 import sys
 import threading
+import time
+import tracemalloc
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +21,11 @@ import pytest
 import torch
 
 from lib.config.schema import CorpusConfig
+from lib.data import tokens
 from lib.data.suite import build_suite
 from lib.data.text import KNOWN, CorpusError, load_corpus, sample_batch
 from tests.conftest import refused
-from tests.data.conftest import nine_to_one
+from tests.data.conftest import is_mapped, nine_to_one
 
 # ---- what is known by name
 
@@ -199,6 +204,129 @@ def test_every_part_must_hold_a_window_and_its_target(from_text, heldout, fracti
         corpus.require_length(length)
 
 
+# ---- a long text: it is read in blocks, and only once
+
+
+SYMBOLS = ["a", "\n", "é", "世", "🌍", "\r\n", "\r", "\ufeff"]  # of 1 to 4 bytes
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_characters_are_those_of_a_text_that_is_read_whole(size, from_text, monkeypatch, kept):
+    """Whatever symbols meet at the border of two blocks, or of two parts."""
+    monkeypatch.setattr("lib.data.text._BLOCK", size)
+    monkeypatch.setattr("lib.data.tokens._SLICE", size)
+    monkeypatch.setattr("lib.data.tokens._BATCH", size)
+    for one, other in product(SYMBOLS, SYMBOLS):
+        written = "".join(SYMBOLS) * 4 + one + other + "a"
+        text = written.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
+        cut = int(0.9 * len(text))
+        symbols = sorted(set(text[:cut]))
+        corpus = from_text(written)
+        assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
+        assert [*corpus.symbols] == symbols
+        assert corpus.train.tolist() == [symbols.index(symbol) for symbol in text[:cut]]
+        assert corpus.heldout.tolist() == [symbols.index(symbol) for symbol in text[cut:]]
+        assert corpus.whole.n_characters == len(text)
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes", "bpe-260"])
+def test_files_of_a_folder_are_read_alike_in_blocks_of_any_size(tokenizer, tmp_path, monkeypatch):
+    """Those that are cut and those that are held out whole, with their ends."""
+    read = []
+    (tmp_path / "d").mkdir()
+    for i in range(14):
+        text = "".join(SYMBOLS) * (2 + 60 * (i % 3)) + f"{'ab ' * i}\r\n\r\n" * (i % 5)
+        (tmp_path / "d" / f"{i:02}.txt").write_bytes(text.encode())
+    for size in (3, 5, 2**20):
+        monkeypatch.setattr("lib.data.text._BLOCK", size)
+        monkeypatch.setattr("lib.data.tokens._BATCH", size)
+        monkeypatch.setattr("lib.data.cache.output_root", lambda size=size: tmp_path / f"{size}")
+        corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
+        ends = {part: corpus.ends[part].tolist() for part in corpus.ends}
+        read.append((corpus.train.tolist(), corpus.heldout.tolist(), ends, corpus.sha256))
+    assert read[0] == read[1] == read[2]
+
+
+def test_a_symbol_that_is_not_measured_may_be_unseen(from_text):
+    text = nine_to_one("ab", "a" * 20 + "\n" + "a" * 7 + "ξ" + "b" * 11)
+    corpus = from_text(text, measured_characters=7)
+    assert (corpus.symbols, corpus.whole.n_characters) == ("\nab", 400)
+    assert (corpus.decode(corpus.dev), corpus.decode(corpus.test)) == ("a" * 7, "a" * 7)
+    assert "symbol 'ξ' was unseen" in refused(from_text, text, measured_characters=8)
+
+
+@pytest.fixture
+def peak():
+    """The most memory that Python and numpy take for a call, in bytes."""
+    tracemalloc.start()
+
+    def peak(function, *arguments):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        found = function(*arguments)
+        return found, tracemalloc.get_traced_memory()[1] - before
+
+    yield peak
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
+def test_memory_does_not_grow_with_a_text(tokenizer, tmp_path, kept, monkeypatch, peak):
+    """When a text is first read, its held-out tenth is held, and later what is measured. Beside
+    that, tables of symbols."""
+    for name in ("text._BLOCK", "tokens._SLICE", "tokens._BATCH"):
+        monkeypatch.setattr(f"lib.data.{name}", 2**16)
+    (tmp_path / "own.txt").write_text("to be or not to be\n\n" * 2**20, "utf-8")
+    config = CorpusConfig(source=str(tmp_path / "own.txt"), tokenizer=tokenizer)
+    for _ in range(2):
+        corpus, most = peak(load_corpus, config)
+        assert len(corpus.train) == 18 * 2**20
+        assert is_mapped(corpus.train)
+        assert most < 15 * 2**20
+
+
+def test_a_text_is_hashed_once_while_it_stays_as_it_is(tmp_path, kept, monkeypatch):
+    """Not by its size and the time of writing alone, which can be set back."""
+    path = tmp_path / "own.txt"
+    path.write_text("to be\n" * 20, "utf-8")
+    now = time.time_ns
+    monkeypatch.setattr("lib.data.text.time.time_ns", lambda: now() + 10**10)
+    opened, open_ = [], Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda own, *a, **k: opened.append(own) or open_(own, *a, **k)
+    )
+    found = []
+    for text in ("to be\n", "to be\n", "or be\n"):
+        if found and text != "to be\n":
+            written = path.stat()
+            path.write_text(text * 20, "utf-8")
+            os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+        opened.clear()
+        corpus = load_corpus(CorpusConfig(source=str(path)))
+        assert corpus.decode(corpus.train) == text * 18
+        found.append(path in opened)
+    assert found == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["own.txt", "own.jsonl"])
+def test_a_text_that_changes_while_it_is_read_is_refused_and_not_kept(
+    name, tmp_path, kept, monkeypatch
+):
+    path = tmp_path / name
+    path.write_text((json.dumps({"text": "to be"}) + "\n") * 20, "utf-8")
+    learn = tokens.learn
+
+    def learn_slowly(*arguments):
+        path.write_text((json.dumps({"text": "or be"}) + "\n") * 20, "utf-8")
+        return learn(*arguments)
+
+    monkeypatch.setattr(tokens, "learn", learn_slowly)
+    config = CorpusConfig(source=str(path), tokenizer="bytes")
+    assert refused(load_corpus, config) == f"{name}: was changed while it was read; start again"
+    corpus = load_corpus(config)
+    assert "to be" not in corpus.decode(corpus.train)
+
+
 # ---- documents
 
 TEXTS = ["to be", "or not\nto be", "“q” 😀\x00 12\r\n", "", *(f"number {i}" for i in range(20))]
@@ -299,6 +427,11 @@ MANY = b'{"text": "a"}\n' * 3
 BAD = [
     ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give 20"),
     ("own.txt", b"a" * 2000 + b"\xff" + b"a" * 99, "own.txt: not UTF-8 at byte 2,000; unpack"),
+    (
+        "own.txt",
+        "é".encode() * 2**20 + b"a\xe4\xb8",
+        "own.txt: not UTF-8 at byte 2,097,153; unpack",
+    ),
     ("own.txt.gz", gzip.compress(b"to be " * 99, mtime=0), "gz: not UTF-8 at byte 1; unpack it"),
     ("own.txt", ("a" * 95 + "zaéaa").encode(), "corpus.tokenizer: symbol 'z', 'é' was unseen"),
     ("d.parquet", LINES, "d.parquet: cannot be read as documents: Parquet magic bytes not found"),
@@ -313,7 +446,7 @@ BAD = [
     ("d.jsonl", b'{"text": "\\ud800"}', "surrogates not allowed"),
     ("d.jsonl", b"", "d.jsonl: too few documents: 0; give 11 or more"),
     ("d.jsonl", MANY + b"[1", "d.jsonl: cannot be read as documents: line 4 is no JSON: Expecting"),
-    ("d/a.txt", b"\xff", "d/a.txt: cannot be read as documents: 'utf-8' codec can't decode"),
+    ("d/a.txt", b"\xff", "d/a.txt: not UTF-8 at byte 0; unpack it, or convert it by iconv"),
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson"),
     ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .ndj"),

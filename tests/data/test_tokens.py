@@ -1,12 +1,14 @@
 """Bytes and byte pairs write any text, as the `tokenizers` library writes it, and a corpus on the
 disk holds the ids of its texts, made anew whole when anything is off."""
 
+import bz2
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from itertools import chain
 
 import numpy as np
@@ -22,8 +24,10 @@ from lib.data import tokens
 from lib.data.text import CorpusError, load_corpus, sample_batch
 from lib.data.tokens import TOKEN_CLASSES, BytePairs, Characters, learn, pieces, token_class
 from tests.conftest import refused
+from tests.data.conftest import is_mapped
 
-TEXT = load_corpus(CorpusConfig(source="synthetic")).training_text[:100_000]
+PACKED = (ROOT / "lib" / "data" / "synthetic.packed").read_bytes()
+TEXT = bz2.decompress(PACKED)[:100_000].decode()
 CONTENT = learn("bpe-400", [TEXT])
 PEER = Tokenizer.from_str(CONTENT)
 PEER.encode_special_tokens = True
@@ -60,8 +64,9 @@ def test_the_vocabulary_is_bytes_the_end_of_a_document_and_pairs_of_the_text():
 
 @pytest.mark.parametrize("text", [TEXT * 3, ("a.\n\n  b\n" + "c d 1 2\n") * 10_000, "x" * 70_000])
 def test_pieces_are_the_text_and_their_tokens_the_texts(text):
-    cut = pieces(text)
+    cut = [*pieces([text])]
     assert "".join(cut) == text
+    assert [*pieces(text[i : i + 1000] for i in range(0, len(text), 1000))] == cut
     assert len(cut) == (1 if " " not in text else len(text) // 65_536 + 1)
     assert [*chain(*PAIRS.encode_all(cut))] == PAIRS.encode(text).tolist()
 
@@ -220,7 +225,7 @@ def test_files_hold_the_ids_of_the_documents_and_no_network_is_asked(load, token
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     monkeypatch.setattr(tokens, "_BATCH", 7)
     corpus = load(tokenizer=tokenizer)
-    assert isinstance(corpus.train, np.memmap)
+    assert is_mapped(corpus.train)
     dev, test = DOCUMENTS[::19], DOCUMENTS[10::19]
     held_out = {*range(0, 200, 19), *range(10, 200, 19)}
     train = [text for i, text in enumerate(DOCUMENTS) if i not in held_out]
@@ -298,11 +303,16 @@ def flip(path):
 def test_what_is_damaged_is_made_anew_whole(load, kept, damage):
     before = load(tokenizer="bytes").train.tolist()
     (folder,) = (path for path in kept.iterdir() if path.is_dir())
-    content = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert set(content) == {"train.bin", "dev.bin", "test.bin", "index.json"}
+    content = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
+    assert set(content) == {"train.bin", "dev.bin", "test.bin"}
+    time.sleep(0.02)  # the clock of a file system may tick as seldom
     damage(folder)
-    assert load(tokenizer="bytes").train.tolist() == before
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
+    corpus = load(tokenizer="bytes")
+    assert (corpus.train.tolist(), corpus.whole.n_characters) == (before, sum(map(len, DOCUMENTS)))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} | content == {
+        **content,
+        "index.json": (folder / "index.json").read_bytes(),
+    }
 
 
 def test_what_is_written_is_found_again_until_its_origin_changes(load, kept, tmp_path):
@@ -335,6 +345,32 @@ def test_what_was_made_of_another_text_does_not_count(load, kept):
     shutil.rmtree(folders[1])
     shutil.copytree(*folders)
     assert load(DOCUMENTS[::-1], tokenizer="bytes").train.tolist() == ids
+
+
+def test_a_vocabulary_is_learned_from_a_sample_of_a_long_text(load, monkeypatch):
+    """From so many characters, of all of it, and of both kinds that alternate; that is told."""
+    documents = [f"{'ab'[i % 2]}{i:05} " * 10 for i in range(4000)]
+    learned, learn = [], tokens.learn
+
+    def recorded(tokenizer, train):
+        learned[:] = train
+        return learn(tokenizer, learned)
+
+    monkeypatch.setattr(tokens, "learn", recorded)
+    whole = load(documents, tokenizer="bpe-300")
+    assert "learned" not in whole.held_out
+    assert len(learned) == 4000 - 421
+    monkeypatch.setattr(tokens, "MAX_LEARNED", sum(map(len, documents)) // 4)
+    documents[-1] += "."  # another text
+    assert load(documents, tokenizer="bpe-300").held_out.endswith(
+        "; bpe-300 was learned from 25.0% of the rest, evenly spread"
+    )
+    numbers = [int(text[1:6]) for text in learned]
+    assert len(numbers) == pytest.approx(3579 / 4, rel=0.01)
+    assert sum(text.startswith("a") for text in learned) == pytest.approx(3579 / 8, rel=0.05)
+    for quarter in range(4):
+        within = [n for n in numbers if n // 1000 == quarter]
+        assert len(within) == pytest.approx(3579 / 16, rel=0.05)
 
 
 LARGE = """
