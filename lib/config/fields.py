@@ -42,6 +42,6 @@ def _allowed(field: Json) -> str:
         return ", ".join(v if isinstance(v, str) else json.dumps(v) for v in field["enum"])
     if field.get("type") == "boolean":
         return "true, false"
-    kind = _TYPES.get(field["type"], field["type"])
+    kind: str = field["type"]
     bounds = [f"{sign} {field[key]:.7g}" for key, sign in _BOUNDS.items() if key in field]
-    return " ".join([kind, ", ".join(bounds)]).strip()
+    return " ".join([_TYPES.get(kind, kind), ", ".join(bounds)]).strip()

@@ -28,7 +28,7 @@ from lib.stats.runs import read_parquet, tidy
 from lib.sweep import estimate
 from lib.sweep.code import copy_code
 from lib.sweep.execute import GPUS, corpus_of
-from lib.sweep.preflight import require_executable
+from lib.sweep.preflight import print_texts, require_executable
 from lib.sweep.summary import print_study
 from lib.sweep.sweep import (
     Runs,
@@ -61,6 +61,7 @@ def run_scratch(name: str, changes: Json, jobs: int | None, *, dry_run: bool) ->
     due = {path: run for path, run in runs.items() if not path.is_file() or why_stale(*run)}
     gpus = estimate.gpus([changed], jobs)
     jobs = jobs or len(gpus) or estimate.side_by_side([changed])
+    print_texts([changed])
     print(f"{study.name}: {len(due)} of {len(runs)} scratch runs to train, in no record")
     if dry_run:
         each = estimate.seconds_of(changed)

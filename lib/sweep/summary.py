@@ -75,7 +75,7 @@ def print_places(study: Study) -> None:
         return
     print(f"Analysis            {relative(folder)}/03_analysis.ipynb")
     print(f"Executed notebooks  {relative(folder)}/")
-    print("To play with a run  notebooks/02_train.ipynb (VS Code or JupyterLab, kernel .venv)")
+    print("To play with a run  notebooks/02_train.ipynb (open in VS Code or JupyterLab)")
     if not is_replaceable(study.name):
         print(f"Numbers             {relative(folder)}/verdict.json")
         return

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from filelock import Timeout
 from rich.console import Console
@@ -473,8 +473,15 @@ def _set_clocks_back(studies: Iterable[Study]) -> None:
             os.utime(path)
 
 
+class Polled(Protocol):
+    """What `follow` follows: a process, or several that are polled like one."""
+
+    def poll(self) -> int | None:
+        """Return None while it runs."""
+
+
 def follow(
-    snakemake: "subprocess.Popen[bytes]",
+    snakemake: Polled,
     due: Runs,
     later: Mapping[Path, str],
     total: int,

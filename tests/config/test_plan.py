@@ -71,7 +71,7 @@ def test_what_has_a_usual_value_may_be_left_out():
         ({"families": {"a": FAMILY | {"contrasts": [["x"]]}}}, "families.a.contrasts.0: ['x'] is"),
         ({"families": {"a": FAMILY | {"tset": "t"}}}, "families.a.tset: 'tset' is unknown; did"),
         ({"families": {"a": FAMILY | {"test": "tt"}}}, "families.a.test: 'tt' is not allowed. Inp"),
-        ({"deviations": [3]}, "deviations.0: 3 is not allowed. Input should be a valid dictionary"),
+        ({"deviations": [3]}, "deviations.0: 3 holds no fields; write them below it"),
         ({"instability": {"nois": {}}}, "instability.nois: 'nois' is unknown; did you mean 'noi"),
         ({"instability": {"rise": 0.5}}, "instability: give one definition: noise; or rise, last"),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),

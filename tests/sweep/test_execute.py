@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -120,7 +121,7 @@ def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study
     output, options = write_notebook(), {}
 
     def execute_notebook(source, output, parameters, **words):
-        options.update(words, parameters=parameters)
+        options.update(words, parameters=parameters, run=Path(output).parents[1].name)
         nbformat.write(nbformat.v4.new_notebook(), output)
 
     monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
@@ -132,7 +133,13 @@ def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study
     stamp = status_of(output)
     assert (stamp["status"], stamp["preregistration"]) == ("failed", "f" * 64)
     assert {"commit", "clean", "seconds"} <= stamp.keys()
-    assert options["parameters"] == {"study": "tiny", "arm": "none", "seed": 1}
+    run = {"study": "tiny", "arm": "none", "seed": 1}
+    assert options["parameters"] == run | {"changes": {}}
+    changes = {"training.learning_rate": 0.5}
+    with pytest.raises(ExecutionError):
+        execute("02_train", tiny_study, "none", 1, changes)
+    assert options["parameters"] == run | {"changes": changes}
+    assert options["run"] == "tiny,none,learning_rate=0.5"
     assert options["config"].KernelManager.transport == "ipc"  # ports clash
 
 
