@@ -72,10 +72,13 @@ def run_scratch(name: str, changes: Json, jobs: int | None, *, dry_run: bool) ->
     require_executable([changed], is_local=True)
     if due:
         with only_sweep() as log:
-            asked = [[study.name, arm.baseline, str(seed)] for _, arm, seed in due.values()]
+            asked = {
+                result: [study.name, arm.baseline, str(seed)]
+                for result, (_, arm, seed) in due.items()
+            }
             queue = _Queue(asked, json.dumps(changes), jobs, copy_code([study]), gpus, log)
             try:
-                follow(queue, due, {}, len(runs), None)
+                follow(queue, due, {}, len(runs), None, Path(log.name))
             finally:
                 queue.kill()
         if queue.failed:
@@ -129,18 +132,20 @@ def print_scratch(study: Study, runs: Runs) -> None:
 
 
 class _Queue:
-    """Executions of 02_train, so many at once, which are polled like one process."""
+    """Executions of 02_train, so many at once, which are polled like one process. `asked` has the
+    result of each, and what 02 is asked for it."""
 
     def __init__(
         self,
-        asked: list[list[str]],
+        asked: dict[Path, list[str]],
         changes: str,
         jobs: int,
         code: Path,
         gpus: list[str],
         log: IO[bytes],
     ) -> None:
-        self.waiting, self.changes, self.jobs, self.code, self.log = asked, changes, jobs, code, log
+        self.waiting, self.changes, self.jobs = [*asked.items()], changes, jobs
+        self.code, self.log = code, log
         told = {GPUS: ";".join(gpus), OUTPUT: str(output_root()), PARENT: str(os.getpid())}
         self.variables = environment(PYTHONPATH=str(code), **told)
         self.running: list[subprocess.Popen[bytes]] = []
@@ -151,7 +156,10 @@ class _Queue:
         self.failed |= any(process.poll() for process in self.running)
         self.running = [process for process in self.running if process.poll() is None]
         while self.waiting and len(self.running) < self.jobs:
-            words = ["lib.sweep.execute", "02_train", *self.waiting.pop(0), self.changes]
+            result, asked = self.waiting.pop(0)
+            self.log.write(f"    output: {result}\n".encode())  # as Snakemake's: `follow` reads it
+            self.log.flush()
+            words = ["lib.sweep.execute", "02_train", *asked, self.changes]
             process = subprocess.Popen(
                 [sys.executable, "-m", *words],
                 cwd=self.code,
