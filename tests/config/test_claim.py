@@ -248,9 +248,9 @@ def asked_of(*test):
         ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
         (asked_of("layernrom", "none", "loss"), "hypotheses.a.test: 'layernrom' is unknown; did"),
         (asked_of("layernorm", "none", "los"), "hypotheses.a.test: 'los' is unknown; did you mean"),
-        ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
+        ({"hypotheses": {"a": "Words."}}, "hypotheses: no test for a; give each hypothesis one"),
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
-        ({"families": {"f": MARGINLESS}}, "smallest_effect_of_interest: has none of ece; write"),
+        ({"families": {"f": MARGINLESS}}, "smallest_effect_of_interest: has no value for ece;"),
     ],
 )
 def test_a_name_that_names_nothing_is_an_error(change, named, frozen):
@@ -302,7 +302,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     draft_plan("decay.yaml", "decay")
     template = parameters.plans / "decay.yaml"
     said, text = capsys.readouterr().out, template.read_text("utf-8")
-    assert "params/plans/decay.yaml is written: fill in what ends in a colon" in said
+    assert "params/plans/decay.yaml is written: fill in the empty fields" in said
     assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
     assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
     assert max(map(len, text.splitlines())) <= 100
@@ -333,7 +333,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     assert faults() == [
         "decay.yaml: write plan: decay.yaml",
         "decay.yaml: write seeds: {count: 2}",
-        "plans/decay.yaml: smallest_effect_of_interest: has none of loss; write the smallest "
+        "plans/decay.yaml: smallest_effect_of_interest: has no value for loss; write the smallest "
         "difference that matters",
     ]
     assert template.read_text("utf-8") == text  # nothing is fixed of it

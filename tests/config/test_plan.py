@@ -139,7 +139,7 @@ def test_a_plan_that_was_deleted_can_be_restored(parameters):
         assert fault.startswith("trial.yaml: plan: there is no params/plans/plän.yaml")
         (command,) = re.findall("`(.*)` restores it$", fault)
         subprocess.run(command, cwd=parameters.top, shell=True, check=True)
-        assert "seeds: are drawn" in refused(load_study, "trial")  # as it is not frozen
+        assert "seeds: a count" in refused(load_study, "trial")  # as it is not frozen
         (parameters.plans / "plän.yaml").unlink()
         parameters.commit()
 
@@ -147,8 +147,8 @@ def test_a_plan_that_was_deleted_can_be_restored(parameters):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({}, r"seeds: are drawn .* \./run_all\.sh freeze plän\.yaml$"),
-        ({"plan": None}, r"seeds: are drawn .* freeze PLAN, and name it here$"),
+        ({}, r"seeds: a count .* \./run_all\.sh freeze plän\.yaml$"),
+        ({"plan": None}, r"seeds: a count .* freeze PLAN, and name it here$"),
         ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'plän'.* --new"),
         ({"seeds": {"count": 0}}, r"seeds: write a list, or {count: 8} to draw so many"),
         ({"seeds": {"count": 10**9}}, r"seeds: write a list, or {count: 8} to draw so many"),

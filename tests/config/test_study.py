@@ -278,7 +278,7 @@ def test_a_study_of_a_read_only_checkout_is_read_from_a_copy(tmp_path, monkeypat
     ("text", "said"),
     [
         (MINE.replace("seeds", "seed"), "mine.yaml: seeds: is missing; add it; seed: 'seed' is"),
-        (MINE.replace("mine", "other"), "mine.yaml: name is 'other'; it must be 'mine'"),
+        (MINE.replace("mine", "other"), "mine.yaml: name: 'other' is not the file's name;"),
         ("name: [mine", "mine.yaml, line 1 is not valid YAML"),
         (MINE, "mine.yaml: there is another params/mine.yaml; give yours another name"),
     ],
