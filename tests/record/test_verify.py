@@ -139,13 +139,13 @@ def manifest(forger):
 
 
 CASES = {
-    raw: ["layernorm seed ", "loss is ", "by its raw tables"],
+    raw: ["layernorm seed ", "loss is ", "its raw tables give"],
     raw_alone: ["layernorm seed ", "trace.parquet is not the file"],
-    measure: ["layernorm seed ", "loss is 1.5, and ", "by its raw tables"],
-    contrast: ["tiny.verdict.json: contrasts[layernorm none loss].mean_delta is ", "by its runs"],
-    answer: ["tiny.verdict.json: answers.cost.answer is refuted, and supported by its runs"],
-    summary: ["tiny.json: none.loss.mean is ", "by its runs"],
-    seed: ["seed ", "batches are ", "its seed's "],
+    measure: ["layernorm seed ", "loss is 1.5, but its raw tables give"],
+    contrast: ["tiny.verdict.json: contrasts[layernorm none loss].mean_delta is ", "its runs give"],
+    answer: ["tiny.verdict.json: answers.cost.answer is refuted, but its runs give supported"],
+    summary: ["tiny.json: none.loss.mean is ", "its runs give"],
+    seed: ["seed ", "batches are ", "its seed gives "],
     plan: ["plan: smallest_effect_of_interest.loss is 0.3, params/plans/plan.yaml says 0.03"],
     parameters: ["parameters: training.learning_rate is 0.002, params/tiny.yaml says 0.001"],
     figure: ["../../figures/tiny/loss.png has the SHA-256 ", f"{MANIFEST} says "],
@@ -197,7 +197,7 @@ def test_what_is_not_checked_is_said_once_for_all_studies(capsys):
     *studies, line = capsys.readouterr().out.splitlines()
     assert [study.partition(":")[0] for study in studies] == ["modern-gpu", "confirmatory-2"]
     assert line.startswith("not checked: ")
-    assert "46 beginnings, whose text is not in reach" in line
+    assert "46 beginnings, whose text is not on this machine" in line
     assert "46 temperature" in line
 
 
