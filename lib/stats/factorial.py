@@ -1,5 +1,5 @@
 """The effects in a grid: of every factor, on average and in each setting of the others, and the
-interactions of every two factors."""
+interaction of every pair of factors."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -83,9 +83,8 @@ def with_signs(effects: Iterable[Row]) -> list[Row]:
 
 
 def by_setting(effects: Iterable[Row]) -> list[Row]:
-    """Return the effects to show, with the columns of `with_signs`: main effects and interactions.
-    If one changes sign in any measure, its simple effects are also shown, and stand for its mean.
-    """
+    """Return the effects to show, with the columns of `with_signs`: main effects and interactions,
+    and the simple effects of those that change sign in any measure."""
     rows = with_signs(effects)
     changing = {row["effect"] for row in rows if row["changes_sign"]}
     return [row for row in rows if row["kind"] != "simple" or row.get("of") in changing]

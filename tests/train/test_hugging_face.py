@@ -107,10 +107,10 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (NANOCHAT, "it is no GPT-2, which has another positions, norm, qk_norm, activation, bias"),
-        ({"positions": "rotary"}, "which has another positions$"),
-        ({"embedding_roll": 1, "backout": True}, "which has another embedding_roll, backout$"),
-        ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm between"),
+        (NANOCHAT, "model: differs from GPT-2 in positions, norm, qk_norm, activation, bias"),
+        ({"positions": "rotary"}, "from GPT-2 in positions; only a GPT-2"),
+        ({"embedding_roll": 1, "backout": True}, "from GPT-2 in embedding_roll, backout;"),
+        ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm before block 1"),
     ],
 )
 def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
@@ -149,6 +149,6 @@ def test_a_run_is_named_by_study_arm_and_seed(name, tmp_path):
 @pytest.mark.slow
 def test_a_diverged_run_has_no_model(tmp_path):
     wild = TINY["training"] | {"learning_rate": 1e30}
-    refusal = pytest.raises(UserError, match="diverged at step 2: no model")
+    refusal = pytest.raises(UserError, match="diverged at step 2; export one")
     with finished_study(tmp_path, training=wild), refusal:
         export("small/baseline/0", tmp_path / "out")

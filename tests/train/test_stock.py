@@ -238,8 +238,8 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
 @pytest.mark.parametrize(
     ("task", "shots", "block_size", "said"),
     [
-        ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54, model.block_size"),
-        ("joined", 0, 64, "a continuation has 0 tokens; it must have 1 to 384, model.block_size"),
+        ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54 (model.block"),
+        ("joined", 0, 64, "a continuation has 0 tokens; it must have 1 to 384 (model.block"),
         ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
     ],
 )
