@@ -40,7 +40,7 @@ CONCERNED = [
 
 
 def follow(recipe, root):
-    """Do what a recipe says; return the files that it touched."""
+    """Follow a recipe; return the files that it changed."""
     touched = set()
     for language, block in RECIPES[recipe][1]:
         if language == "yaml":

@@ -70,7 +70,7 @@ def configured(name, precision, machine):
 
 
 def our_step(config, folder):
-    """All that a step of a run does: batch, hash, forward, backward, norm, AdamW, notes."""
+    """Everything in a step of a run: batch, hash, forward, backward, norm, AdamW, notes."""
     corpus = load_corpus(config.corpus)
     trainer = Trainer(config, corpus, begun(config, corpus), folder)
 
@@ -84,7 +84,7 @@ def our_step(config, folder):
 
 
 def nanogpt_step(config):
-    """Its step: batch, forward, backward, norm, fused AdamW, and with fp16 a scaled loss."""
+    """nanoGPT's step: batch, forward, backward, norm, fused AdamW, and with fp16 a scaled loss."""
     pooch.retrieve(*NANOGPT, "nanogpt.py", ROOT / "data")
     sys.path.insert(0, str(ROOT / "data"))
     from nanogpt import GPT, GPTConfig
@@ -127,8 +127,8 @@ def seconds_of(step, steps):
 
 
 def compared(name, precision, way, folder):
-    """Median seconds of a step made this way, and of nanoGPT's in turn with it; bytes of the first
-    at its peak. Raises ConfigError for what this machine lacks."""
+    """Return the median seconds of a step made this way and of nanoGPT's, timed in turns, and the
+    peak memory of the first in bytes. Raises ConfigError if this machine lacks something."""
     is_slow = name == "124 M" or precision == "fp16" or "compiled" in way
     if DEVICE == "cpu" and is_slow:
         raise ConfigError("it takes minutes on a CPU")

@@ -1,5 +1,5 @@
-"""Parameters that cannot be run, of a file or a notebook: each is refused in one line without a
-traceback, which names the field, the value found, what is allowed, and the remedy."""
+"""Impossible parameters in a file or a notebook are refused in one line without a traceback. It
+names the field, the value found, what is allowed, and the remedy."""
 
 import re
 
@@ -10,7 +10,7 @@ from lib.config.study import load_study, scratch
 from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"
-# What a file adds to `MINIMAL`, and what is said of it; … stands for anything.
+# What a file adds to `MINIMAL`, and the message; … matches anything.
 ADDED = [
     ("training: {iterations: 1000000001}", "training.iterations: 1000000001 is not allowed. Input"),
     *((f"factors: {{{field}: [0.5, {value}]}}", f"factors {{'{field}': {value}}}: {field}: {said}")
@@ -104,7 +104,7 @@ ADDED = [
     ("model: {n_head: 0}\ntraining: {schedul: constant}",
      "model.n_head: 0 is not allowed.…; training.schedul: 'schedul' is unknown; did you mean"),
 ]  # fmt: skip
-# What a file holds, and what is said of it.
+# The whole file, and the message.
 WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("seeds: [0]", ": name: is missing; add it"),
     ("name: little\nseeds: []", ": seeds: [] is not allowed. List should have at least 1 item"),

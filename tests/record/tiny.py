@@ -63,7 +63,7 @@ PLAN = {
 
 
 def write_notebook(name, data, arm="", seed=0):
-    """Write a notebook as an execution leaves it, of one cell that shows some data."""
+    """Write an executed notebook with one cell that shows some data."""
     warning = new_output("stream", name="stderr", text="a warning")
     shown = new_output("display_data", {"text/plain": "in words"} | data)
     content = new_notebook(cells=[new_code_cell("result", outputs=[warning, shown])])
@@ -108,7 +108,7 @@ def make():
 
 
 def main(words):
-    """Make the study, verify it in all papers, or archive it once more."""
+    """Make the study, or do one of the things listed at the top."""
     if words == ["verify"]:
         papers = sorted(path for path in PAPERS.iterdir())
         reports = {paper.name: verify_record(Record("tiny", paper), hashes) for paper in papers}
