@@ -1,5 +1,5 @@
-"""GPT-2 and nanochat as `transformers` builds them give our logits and gradients; a run that is a
-GPT-2 is exported as a folder that they load."""
+"""GPT-2 and nanochat in `transformers` give our logits and gradients, and load an exported run that
+is a GPT-2."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.train.samples import NANOCHAT, as_loaded, finished_study, make_model,
 
 
 def varied(corpus, **fields):
-    """A model whose biases, gains and output projection are no 0 and 1 either."""
+    """Return a model whose biases are not 0, gains not 1, and output projection not initial."""
     model, generator = make_model(corpus, **fields), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -85,7 +85,7 @@ def test_nanochats_logits_gradients_and_cache_are_ours(fields, corpus):
 
 @pytest.mark.slow
 def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
-    """Windows begin anew with each text; the last one of a text may be shorter."""
+    """Each text starts a new window; its last window may be shorter."""
     model = varied(corpus, block_size=16)
     peer = as_loaded(model, tmp_path)
     texts = [corpus.heldout[:88], corpus.heldout[500:507], corpus.heldout[900:949]]

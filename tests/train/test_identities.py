@@ -39,7 +39,7 @@ SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 
 
 def moved(variant, **fields):
-    """The same float64 weights for every variant, moved away from their initial values."""
+    """Return the same float64 weights for every variant, moved away from their initial values."""
     model = gpt(embedding_norm=variant, **SIZE | fields).double()
     noise = random_stream(1, "noise")
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_an_untied_output_is_drawn_last_and_adds_its_own_weights():
 
 @pytest.mark.parametrize("roll", [1, 5])
 def test_with_an_untied_head_a_roll_only_renames_features(roll, float64, tiny, corpus, tmp_path):
-    """The plain model, with embeddings that are rolled before training, takes the same path."""
+    """A plain model whose embeddings are rolled before training follows the same path."""
     untied = change(tiny, "model", embedding_norm="layernorm", tied=False)
     untied = change(untied, "training", iterations=60, gradient_clip=1.0)
     runs = []
@@ -182,7 +182,7 @@ def test_layernorm_is_rmsnorm_but_for_a_mean_that_nobody_reads_and_a_factor_near
 
 
 def test_a_shorter_budget_is_the_beginning_of_a_longer_one(tiny, corpus, tmp_path_factory):
-    """At a constant rate: bit for bit, so one long run stands for every shorter one."""
+    """At a constant rate they are equal to the bit, so a long run stands for every shorter one."""
     short, long = (
         train(change(tiny, "training", iterations=n), corpus, 0, tmp_path_factory.mktemp("run"))
         for n in (8, 12)
