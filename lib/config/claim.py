@@ -278,7 +278,7 @@ def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) ->
     return "undo that; git knows no version of it"
 
 
-def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
+def require_same_plan(plan: Plan | None, stamps: dict[str, str | None]) -> None:
     """Raise UserError for the first run that was made under another plan, with both hashes.
     `stamps` maps the name of a run to the plan's hash in its result."""
     expected = plan.hash if plan else None

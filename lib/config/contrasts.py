@@ -36,7 +36,7 @@ def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
 
 def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
     """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`. `paths` maps
-    levels that are paths to their short names: see `told_apart`."""
+    levels that are paths to their short names: see `short_names`."""
     parts = []
     for factor, value in levels.items():
         name = level_name(factor, value, paths)
@@ -45,7 +45,7 @@ def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
     return ",".join(parts) or "baseline"
 
 
-def told_apart(*levels: Level) -> dict[str, str]:
+def short_names(*levels: Level) -> dict[str, str]:
     """Map each level that is a path to a short name: its last parts, as many as it takes to be
     unique. `data/a/input.txt` beside `data/b/input.txt` becomes `a-input.txt`."""
     paths = {Path(level).parts: level for level in levels if isinstance(level, str)}
@@ -68,7 +68,7 @@ class Grid:
         of_grid = [arm for arm in arms if arms[arm].keys() - {*factors} <= _EQUALISING]
         self.cells = [{factor: arms[arm][factor] for factor in factors} for arm in of_grid]
         self.levels = {of: list(dict.fromkeys(cell[of] for cell in self.cells)) for of in factors}
-        self._paths = told_apart(*(level for levels in every for level in levels.values()))
+        self._paths = short_names(*(level for levels in every for level in levels.values()))
         self._arm_of = dict(zip((frozenset(x.items()) for x in self.cells), of_grid, strict=True))
 
     def level_names(self) -> dict[str, tuple[str, Level]]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lib.config.contrasts import Grid, arm_id, level_name, told_apart
+from lib.config.contrasts import Grid, arm_id, level_name, short_names
 from lib.config.errors import HEADLESS, ConfigError, explain, short, suggest
 from lib.config.files import prepare_params, read_json, write_text
 from lib.config.paths import PAPER, PARAMS, listed, study_folder
@@ -247,10 +247,10 @@ class Study(RunConfig):
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """Levels that are paths → their short names: see `told_apart`."""
+        """Levels that are paths → their short names: see `short_names`."""
         included = (arm.levels.items() for arm in self.include)
         levels = [level for of in self.factors.values() for level in of]
-        return told_apart(*levels, *(level for arm in included for _, level in arm))
+        return short_names(*levels, *(level for arm in included for _, level in arm))
 
     def arm_id(self, levels: dict[str, Level]) -> str:
         """Write levels as a name: see `lib.config.contrasts.arm_id`."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lib.config.claim import load_plan, require_stamps
+from lib.config.claim import load_plan, require_same_plan
 from lib.config.errors import UserError
 from lib.config.files import nan_to_none, read_json
 from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
@@ -108,7 +108,7 @@ def check(study: Study, runs: list[RunResult]) -> None:
     _require_equal("tokens", completed, *_TOKENS)
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
     plans = {f"{run.arm} seed {run.seed}": run.origin["plan"] for run in runs}
-    require_stamps(load_plan(study), plans)
+    require_same_plan(load_plan(study), plans)
 
 
 def _require_own_parameters(study: Study, run: RunResult) -> None:

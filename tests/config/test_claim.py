@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from lib.config.claim import claim_status, load_plan, require_stamps
+from lib.config.claim import claim_status, load_plan, require_same_plan
 from lib.config.errors import ConfigError, UsageError, UserError
 from lib.config.files import sha256
 from lib.config.freeze import draft_plan
@@ -407,9 +407,9 @@ def test_a_plan_whose_study_has_run_is_frozen_no_more(place, named, frozen, monk
 
 def test_runs_of_another_plan_are_refused_naming_both_hashes():
     plan, other = (Plan.model_validate(PLAN | {"alpha": alpha}) for alpha in (0.05, 0.1))
-    require_stamps(plan, {"none seed 0": plan.hash, "none seed 1": plan.hash})
+    require_same_plan(plan, {"none seed 0": plan.hash, "none seed 1": plan.hash})
     for asked, stamp in ((other, plan.hash), (plan, None), (None, plan.hash)):
         with pytest.raises(UserError, match="run none seed 1 was made under") as error:
-            require_stamps(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
+            require_same_plan(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
         assert f"under plan {stamp}, and" in str(error.value)
         assert f"hash is {asked and asked.hash}:" in str(error.value)

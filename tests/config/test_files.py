@@ -154,9 +154,7 @@ def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
     numbers = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf}, "d": "nan", "e": 3}
     write_json(tmp_path / "n.json", numbers)
     text = (tmp_path / "n.json").read_text("utf-8")
-    assert text.endswith(
-        '\n "d": "nan",\n "e": 3\n}\n'
-    )  # one field per line, so that git can compare them
+    assert text.endswith('\n "d": "nan",\n "e": 3\n}\n')  # one field per line, for git
     written = json.loads(text)
     assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
 
