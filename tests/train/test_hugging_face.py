@@ -142,7 +142,7 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus, tmp_path):
 
 @pytest.mark.parametrize("name", ["small", "small/baseline", "small/baseline/x", "a/b/0/c"])
 def test_a_run_is_named_by_study_arm_and_seed(name, tmp_path):
-    with pytest.raises(ConfigError, match="give STUDY/ARM/SEED"):
+    with pytest.raises(ConfigError, match="write STUDY/ARM/SEED"):
         export(name, tmp_path / "out")
 
 
