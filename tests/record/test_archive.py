@@ -168,5 +168,5 @@ def test_only_what_was_made_from_the_results_that_are_here_is_archived(tiny, tmp
     notebook["metadata"]["study"]["made_from"] = {"results": "0" * 64}
     file.write_text(json.dumps(notebook), "utf-8")
     said = run_tiny(home, "archive").stderr
-    assert "03_analysis.ipynb was made from other results than those that are here; rerun" in said
+    assert "03_analysis.ipynb was made from other results than those in runs/tiny; run" in said
     assert contents(home / "papers") == before
