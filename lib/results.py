@@ -68,7 +68,7 @@ class Environment(_Facts):
     """Code, machine and versions of packages of an execution."""
 
     commit: str | None
-    """None where there is no git."""
+    """None without git."""
     clean: bool | None
     """Whether code, notebooks and parameters were as committed."""
     code: str | None = Field(None, exclude_if=not_)
@@ -127,8 +127,8 @@ class Execution(Environment):
 
 
 def trained_with(provenance: Json) -> Json:
-    """Return what a run was trained with, flat: plan, commit, clean, device, precision, threads,
-    packages and so on."""
+    """Return the conditions of a run's training as one flat dict: plan, commit, clean, device,
+    precision, threads, packages and so on."""
     trained: Json = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
     return {**trained, **trained["machine"], "precision": precision}
@@ -361,7 +361,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     dev, test = windows[~windows["test"]], windows[windows["test"]]
     losses = [mean(part["nll"], part["n"]) for part in (windows, dev, test)]
     with np.errstate(over="ignore"):
-        perplexities = np.exp(losses).tolist()  # infinite where the loss is
+        perplexities = np.exp(losses).tolist()  # infinite if the loss is
     gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
     measures = {
         "loss": losses[0],

@@ -18,7 +18,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Count the cores that this process may use, in a container too."""
+    """Count the cores that this process may use, also in a container."""
     few = getattr(os, "sched_getaffinity", None)  # macOS lacks it
     here = len(few(0)) if few else os.cpu_count() or 1
     limits = [tuple(of) for of in _limits("cpu.max")]
@@ -29,7 +29,7 @@ def cores() -> int:
 
 
 def total_memory() -> int:
-    """Return the bytes of memory that this process may use, in a container too."""
+    """Return the bytes of memory that this process may use, also in a container."""
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     of_v1 = "memory/memory.limit_in_bytes"
     return min([here, *(limit for name in ("memory.max", of_v1) for (limit,) in _limits(name))])
@@ -147,7 +147,7 @@ _SETTINGS = (
 
 
 def _matching(patterns: Iterable[str]) -> dict[str, str]:
-    """Return the variables of this process whose names match one of some patterns."""
+    """Return the variables of this process whose names match any of the patterns."""
     found = os.environ.items()
     return {k: v for k, v in found if any(fnmatchcase(k, pattern) for pattern in patterns)}
 

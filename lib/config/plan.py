@@ -161,7 +161,7 @@ class Frozen(Section):
     corpus: dict[str, Sha256]
     """Hash of each text, by its source."""
     suite: list[Sha256]
-    """Hashes of the task suites; more than one where corpus or block size is a factor."""
+    """Hashes of the task suites; more than one if corpus or block size is a factor."""
     tasks: Sha256 | None = Field(None, exclude_if=not_)
     """Hash of the files in `evaluation.include_path`."""
     committed_code: bool = Field(False, exclude_if=not_)

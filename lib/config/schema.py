@@ -90,7 +90,8 @@ class ModelConfig(Section):
     embedding_std: Annotated[float, Field(ge=LEAST, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
     embedding_rms: Ratio = 1.0
-    """Multiplies the output of `layernorm`, `rmsnorm` or `scale`, whose root mean square is 1."""
+    """Multiplies the output of `layernorm`, `rmsnorm` or `scale`, which bring its root mean square
+    to 1."""
     branch_multiplier: Ratio = 1.0
     """Multiplies the output of every attention and MLP. The eps of every LayerNorm that reads the
     residual stream is multiplied by its square."""

@@ -272,9 +272,9 @@ class Study(RunConfig):
         )
 
     def commit_of(self, arm: Arm) -> str | None:
-        """Return the commit whose code runs an arm; None if that is the code at hand.
+        """Return the commit whose code runs an arm; None if this is today's code.
 
-        Raises ConfigError if the study has not started, because commits are looked up then.
+        Raises ConfigError if the study has not started, because only its start looks commits up.
         """
         level = arm.levels.get(CODE)
         if level is not None and level not in self.commits:

@@ -105,7 +105,7 @@ def _directions(h: Hypothesis) -> tuple[str, str]:
 
 
 def _by_its_plan(row: Row, plan: Plan) -> str:
-    """Return an answer; if an older plan gave the word another meaning, with whose word it is."""
+    """Return an answer, plus "in its plan's words" if an older plan used the word otherwise."""
     is_direction = plan.hypotheses[row["hypothesis"]].direction is not None
     is_older = row["answer"] == "refuted" and is_direction and not plan.small_effects
     return f"{row['answer']} in its plan's words" if is_older else str(row["answer"])

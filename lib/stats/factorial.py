@@ -30,8 +30,8 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     A main effect is the difference between a level and the first level of its factor, averaged over
     all settings of the other factors. An interaction is the difference of two such differences
     (Montgomery, Design and Analysis of Experiments, ch. 5). A simple effect is either of them in
-    one setting. Each is computed per seed, so what the runs of a seed have in common cancels; a
-    seed counts if all runs that the effect needs completed.
+    one setting. Each is computed per seed, so anything that the runs of a seed have in common
+    cancels. A seed counts if all its runs that the effect needs completed.
     """
     vocabularies = column_by_arm(runs, "vocabulary")
     budget = budgets(runs)
@@ -53,7 +53,7 @@ def changes_sign(estimates: Iterable[float | None]) -> bool:
     """Return whether an effect changes sign: its estimates in the settings of the other factors lie
     on both sides of zero. Settings without an estimate are ignored.
 
-    Intervals play no part, so that no mean over settings is read as a finding where the estimates
+    Intervals are ignored, so that a mean over settings is never read as a finding if the estimates
     disagree. Look at the intervals of the settings to see whether that may be chance.
     """
     values = np.array([*estimates], dtype=float)

@@ -1,4 +1,4 @@
-"""Test what a plan asks of a study: its contrasts, its families of tests, and its hypotheses.
+"""The tests of a plan: its contrasts, its families of tests, and its hypotheses.
 
 A claim with a direction is tested two-sided against its bound: it is supported if its side of the
 bound is shown, and refuted if the other side is. If neither is, the difference is negligible if it

@@ -242,8 +242,8 @@ def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
 
 
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
-    """Yield a sentence for each exact test of a plan whose level `n` seeds cannot reach, with the
-    number of seeds that can."""
+    """Yield a sentence for each exact test of a plan that `n` seeds cannot pass at its level, with
+    the number of seeds that can."""
     family_size = Counter(h.family for h in plan.bound.values())
     m_of = {name: family_size[h.family] for name, h in plan.bound.items() if is_exact(h)}
     for name, family in plan.families.items():

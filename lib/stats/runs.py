@@ -71,7 +71,7 @@ _LEARNING_RATE = (
 )
 _NOT_TOKENS = (*_CORPUS, "training.precision")
 BUDGET = (*_TOKENS, *_NOT_TOKENS)
-"""Fields that decide how many tokens of which text an arm is trained on, and in which precision."""
+"""Fields that decide an arm's budget: the number of tokens, their text, and the precision."""
 _MEASURING_SETTINGS = "settings of the machine that measured it"
 MOST_NAMED = 8
 """A message names this many runs at most, and says how many more there are."""

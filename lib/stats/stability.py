@@ -185,7 +185,7 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     """Return warnings about a run that trains, from its steps so far (columns step, loss and
-    grad_norm). There is at most one of each kind, about the first step where
+    grad_norm). There is at most one of each kind, about the first step at which
 
     - `finite`: the loss or the gradient is not finite;
     - `rise`: the loss is further above its minimum so far than the rule allows (12 times its noise
