@@ -1,14 +1,14 @@
-"""How long a training step takes, and how much memory, beside nanoGPT's own model and step.
+"""Time and memory of a training step, beside nanoGPT's own model and step.
 
-Run alone on a quiet machine: `./run_all.sh test -m benchmark -n 0 -s`. It prints a table for each
-model, as Markdown. nanoGPT's `model.py` is downloaded by its hash to `data/nanogpt.py`; without the
-internet put it there.
+Run it alone on a quiet machine: `./run_all.sh test -m benchmark -n 0 -s`. It prints a Markdown
+table for each model. nanoGPT's `model.py` is downloaded to `data/nanogpt.py` and checked by its
+hash; without the internet put it there.
 
-In a cell: milliseconds, their ratio to those of nanoGPT's eager step at the same precision, and on
-a GPU the peak of memory. Blocks of both steps alternate, so that a machine whose speed drifts slows
-both, and both numbers are medians. nanoGPT beside itself shows how far noise goes. On a CPU only
-eager steps of the small model are timed, in fp32 and bf16 and in the process's CPU time: all else
-takes minutes, or is not there.
+A cell holds milliseconds, their ratio to nanoGPT's eager step at the same precision, and on a GPU
+the peak memory. Times are medians. Blocks of both steps alternate, so that a machine whose speed
+drifts slows both. nanoGPT beside itself shows the noise. On a CPU only eager steps of the small
+model are timed, in fp32 and bf16, by the process's CPU time; the rest would take minutes or is
+impossible.
 """
 
 import gc

@@ -2,9 +2,9 @@
 
     STUDY_OUTPUT=FOLDER python -m tests.record.kills archive | replace | import | freeze ZIP [EVERY]
 
-kills it at every change, or at every EVERYth, and at the last ones. It
-prints how many changes there are. What is killed does nothing more, not even what it would do at
-its end. After each kill the command is repeated, and must leave what an undisturbed one leaves.
+kills it at every change, or at every EVERYth, and at the last ones. It prints the number of
+changes. A killed command does nothing more, not even its clean-up. After each kill the command is
+repeated, and must leave the same files as an undisturbed one.
 """
 
 import shutil
