@@ -1,9 +1,9 @@
 """Each measure's name, unit, direction and format, and where it is shown.
 
 Every list of measures is a query on this registry: `measures_in` by group. It also knows the
-accuracies of stock tasks, such as `sciq.acc`: see `lib.config.schema.stock_measures`.
-To add a measure, add it here, and return it from `lib.results` if raw files suffice for it, so that
-`verify` computes it again; otherwise from `lib.train.evaluate`.
+accuracies of stock tasks, such as `sciq.acc`: see `lib.config.schema.stock_measures`. To add a
+measure, add it here, and compute it in `lib.results` if raw tables suffice, so that `verify`
+computes it again; otherwise in `lib.train.evaluate`.
 """
 
 from collections.abc import Mapping

@@ -66,7 +66,7 @@ def test_an_included_arm_is_of_the_grid_in_whatever_order_it_lists_its_levels(mo
                                        "none,tied=true": -0.5, "layernorm,tied=true": -0.5}),
         (["tied=false,embedding_norm=none", "embedding_norm=layernorm,tied=true"],
          {"none,tied=false": 1, "layernorm,tied=true": -1}),
-        (["layernorm", "none"], {}),  # each means two arms
+        (["layernorm", "none"], {}),  # each name means two arms
         (["tied=false", "embedding_norm=none"], {}),
         (["tied=false,tied=true", "tied=true"], {}),
         (["tied=no", "tied=true"], {}),

@@ -123,7 +123,7 @@ OPTIMIZERS, RATE = {"training.optimizer": ["adamw", "muon"]}, "training.learning
     ],
 )
 def test_optimizers_at_one_rate_are_called_untuned(content, said):
-    """Not where each has several rates, or its own."""
+    """Not if each has several rates, or its own."""
     found = tables.untuned(runs_of(design(**content), lambda *_: 2.0))
     assert found.startswith(f"No rate was tuned for {said}:" if said else "")
     assert bool(found) == bool(said)
