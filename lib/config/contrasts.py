@@ -6,6 +6,7 @@ Levels are compared as values. Their names are only written for people and plans
 """
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,17 @@ Cell = frozenset[tuple[str, Level]]
 """Levels as a set, by which cells of a grid are looked up."""
 Weights = dict[str, float]
 """Arm → its weight in a difference."""
+LABELS = {
+    "none": "no layer",
+    "layernorm": "LayerNorm",
+    "rmsnorm": "RMSNorm",
+    "scale": "multiplier",
+    "warmup_cosine": "warm-up + cosine",
+    "warmup_stable_decay": "warm-up + late decay",
+    "adamw": "AdamW",
+    "muon": "Muon",
+}
+"""Level → its label in figures and sentences; others are called by their names."""
 _EQUALISING = {"training.iterations", "training.warmup_iterations"}
 """What an arm of a grid may set beside its levels, so that it sees as many tokens as the others."""
 
@@ -42,6 +54,13 @@ def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
         says_itself = isinstance(value, str) and factor != "corpus.source"
         parts.append(name.partition("=")[2] if says_itself else name)
     return ",".join(parts) or "baseline"
+
+
+def spoken(name: str) -> str:
+    """Write the name of an arm, of an effect or of a difference with the labels of its levels:
+    `LayerNorm − no layer` for `embedding_norm=layernorm - embedding_norm=none`."""
+    words = re.sub(r"(\w+=)?\b([a-z_]+)\b", lambda found: LABELS.get(found[2], found[0]), name)
+    return words.replace(" - ", " − ").replace(",", ", ")
 
 
 def told_apart(*levels: Level) -> dict[str, str]:
