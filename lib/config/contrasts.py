@@ -59,7 +59,9 @@ def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
 def spoken(name: str) -> str:
     """Write the name of an arm, of an effect or of a difference with the labels of its levels:
     `LayerNorm − no layer` for `embedding_norm=layernorm - embedding_norm=none`."""
-    words = re.sub(r"(\w+=)?\b([a-z_]+)\b", lambda found: LABELS.get(found[2], found[0]), name)
+    # Not `gradient_clip=none`.
+    level = r"(?<![\w=])(?:(?:embedding_norm|schedule|optimizer)=)?([a-z_]+)(?![\w=])"
+    words = re.sub(level, lambda found: LABELS.get(found[1], found[0]), name)
     return words.replace(" - ", " − ").replace(",", ", ")
 
 

@@ -116,7 +116,7 @@ def differences(
     """Draw the mean paired difference from the baseline, with its t interval, over the levels of a
     factor, with a line at zero. `table` has the contrasts of 03_analysis, each of an arm with its
     own baseline. Crosses count pairs that were dropped because a run diverged."""
-    ax.axhline(0, color="0.5", linewidth=0.8)
+    ax.axhline(0, color="0.5", linewidth=0.8, gid="baseline")
     for look, offset, part in by_level(table, factor, levels):
         x = part["place"] + offset
         mean = part["mean_delta"].to_numpy()

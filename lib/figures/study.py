@@ -137,15 +137,17 @@ class StudyFigures:
 
     def _forest_row(self, row: Row) -> Row:
         """Add to a row of `compared` what `forest` draws beside its numbers."""
-        row = row | {end: kind(row[end] or np.nan) for end, kind in ENDS.items()}
+        row = row | {end: np.nan if row[end] is None else row[end] for end in ENDS}
         measure, answer = MEASURES[row["measure"]], row.get("answer", "")
         value = f"{measure.estimate(row)}\n{answer}".strip()
-        is_clear = row["t_low"] > 0 or row["t_high"] < 0
+        is_clear = not row["changes_sign"] and (row["t_low"] > 0 or row["t_high"] < 0)
         interacts = row["kind"] == "interaction" or " - " in row.get("baseline", "")
         return row | {
             "label": textwrap.fill(row.get("says", "").rstrip(".") or spoken(row["name"]), 50),
             "value": CHANGES if row["changes_sign"] else value,
-            "decided": not row["changes_sign"] and (answer != "undecided" if answer else is_clear),
+            "decided": is_clear
+            if not answer
+            else answer != "undecided" and not row["changes_sign"],
             "gain": measure.gain(row["mean_delta"]) if is_clear and not interacts else np.nan,
             "variant": "",
             "setting": "",

@@ -114,7 +114,7 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     arms = curves[curves["arm"] != curves["baseline"]]
     baseline = values.reindex(pd.MultiIndex.from_frame(arms[["baseline", *keys]])).to_numpy()
     deltas = arms.assign(**{y: arms[y] - baseline}).dropna(subset=y)
-    ax.axhline(0, color="0.5", linewidth=0.8)
+    ax.axhline(0, color="0.5", linewidth=0.8, gid="baseline")
     trend(deltas, y, ax)
     ax.set_ylabel(f"Δ {label(y)}")
     return ax
