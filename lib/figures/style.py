@@ -188,7 +188,9 @@ def facets(
         for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
+        across = int(16 * (width / side_by_side - 0.6))  # letters that fit below a panel
         for ax in figure.axes:
+            ax.set_xlabel(textwrap.fill(ax.get_xlabel(), across))
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
             factors = setting.replace("_", " ").replace("=", " = ").split(",")
@@ -275,10 +277,12 @@ def log_if_wide(ax: Axes, values: pd.Series) -> None:
 
 
 def name_ticks(ax: Axes, names: Sequence[str]) -> None:
-    """Label the positions 0, 1, … of the x axis with names, rotated if they would overlap."""
-    ax.set_xticks(range(len(names)), names)
-    longest = 7 * max(map(len, names), default=0)  # pixels
-    if longest * len(names) >= ax.bbox.width:
+    """Label the positions 0, 1, … of the x axis with names, wrapped at their spaces, and rotated if
+    they would overlap nevertheless."""
+    room = int(ax.bbox.width / (7 * max(1, len(names))))  # letters
+    fit = max(room, *(len(word) for name in names for word in name.split()))
+    ax.set_xticks(range(len(names)), [textwrap.fill(name, fit) for name in names])
+    if fit > room:
         plt.setp(ax.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
 
 

@@ -71,10 +71,10 @@ def answer_sentences(
     """Write one sentence, in Markdown, for each hypothesis of a plan and each decision; without
     hypotheses, one for each effect or contrast in the measure that is shown first, and what to know
     before reading anything into them. `numbers` are the `seed_numbers`."""
-    rows = pd.DataFrame(compared(verdict, loss_first(runs, plan)[0]))
-    if rows.empty:
+    table = pd.DataFrame(compared(verdict, loss_first(runs, plan)[0]))
+    if table.empty:
         return "One arm: there is nothing to compare."
-    rows = rows.astype(ENDS).to_dict("records")
+    rows = table.astype(ENDS).to_dict("records")
     if plan and verdict["hypothesis_tests"]:
         lines = [f"- {_answer(row, plan, numbers)}" for row in rows if "answer" in row]
         closing = ""

@@ -30,7 +30,7 @@ REFERENCES = {
 """Reference loss (see `RunResult.references`) → the model that has it on held-out text."""
 
 UNTESTED = "Nothing is tested: an interval that excludes zero is a hint; test it on new seeds."
-PAGE = 120
+PAGE = 105
 """Letters that fit into a line of a page, 1000 pixels wide."""
 ACROSS = 6
 """Most arms that are columns of a table. More are its rows."""
@@ -207,6 +207,7 @@ def statistics(contrasts: pd.DataFrame, measures: Iterable[str]) -> list[pd.Data
         rows = contrasts[contrasts["measure"] == measure]
         names = rows["arm"] + " - " + rows["baseline"]
         rows = rows.drop(columns=["arm", "baseline", "measure"])
+        rows = rows.replace("", np.nan).dropna(axis="columns", how="all")
         rows.insert(0, MEASURES[measure].title, names)
         tables.append(_few_across(readable(rows, 4)))
     return tables

@@ -145,3 +145,13 @@ def test_lines_with_long_names_or_too_many_have_a_legend(labels, tmp_path, shown
     (legend,) = shown[0].legends
     assert [text.get_text() for text in legend.get_texts()] == labels
     assert len(axes["a", ""].texts) == 0
+
+
+def test_a_long_label_below_a_panel_is_wrapped_and_whole(tmp_path, shown):
+    with facets("f", tmp_path, ["a"], [""]) as axes:
+        axes["a", ""].set_xlabel("initial RMS of the stream, relative to its branches")
+    (figure,) = shown
+    figure.set_layout_engine("constrained")
+    figure.canvas.draw()
+    box = axes["a", ""].xaxis.label.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
