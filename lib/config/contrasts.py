@@ -6,6 +6,7 @@ names, because a plan refers to levels by name.
 """
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,17 @@ Cell = frozenset[tuple[str, Level]]
 """Levels as a set: the key of a cell of the grid."""
 Weights = dict[str, float]
 """Arm → its weight in a difference."""
+LABELS = {
+    "none": "no layer",
+    "layernorm": "LayerNorm",
+    "rmsnorm": "RMSNorm",
+    "scale": "multiplier",
+    "warmup_cosine": "warm-up + cosine",
+    "warmup_stable_decay": "warm-up + late decay",
+    "adamw": "AdamW",
+    "muon": "Muon",
+}
+"""Level → its label in figures and sentences; others are called by their names."""
 _EQUALISING = {"training.iterations", "training.warmup_iterations"}
 """Fields that an arm of the grid may set beside its factors, to see as many tokens as the others.
 """
@@ -43,6 +55,15 @@ def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
         says_itself = isinstance(value, str) and factor != "corpus.source"
         parts.append(name.partition("=")[2] if says_itself else name)
     return ",".join(parts) or "baseline"
+
+
+def spoken(name: str) -> str:
+    """Write the name of an arm, of an effect or of a difference with the labels of its levels:
+    `LayerNorm − no layer` for `embedding_norm=layernorm - embedding_norm=none`."""
+    # Not `gradient_clip=none`.
+    level = r"(?<![\w=])(?:(?:embedding_norm|schedule|optimizer)=)?([a-z_]+)(?![\w=])"
+    words = re.sub(level, lambda found: LABELS.get(found[1], found[0]), name)
+    return words.replace(" - ", " − ").replace(",", ", ")
 
 
 def short_names(*levels: Level) -> dict[str, str]:

@@ -70,10 +70,10 @@ class _Registry(dict[str, Measure]):
 
 
 MEASURES = _Registry({
-    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE),
+    "perplexity": Measure("held-out perplexity", "", "lower", 3, _EVERYWHERE),
     "perplexity_dev": Measure("dev perplexity", "", "lower", 3),
     "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",)),
-    "loss": Measure("validation loss", "nats", "lower", 4, ("summary", "headline")),
+    "loss": Measure("held-out loss", "nats", "lower", 4, ("summary", "headline")),
     "loss_test": Measure("test loss", "nats", "lower", 4),
     "bits_per_character": Measure("bits per character", "", "lower", 4, ("summary",)),
     "accuracy": Measure("next-token accuracy", "", "higher", 4, _EVERYWHERE),

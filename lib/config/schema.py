@@ -337,6 +337,17 @@ class RunConfig(Section):
         sections = set(RunConfig.model_fields) - {"machine"}
         return self.model_dump(include=sections, exclude_defaults=True)
 
+    def changes_from(self, other: "RunConfig") -> list[str]:
+        """Write each field, without the machine's, whose value differs from that in `other`, such
+        as `model.tied: True → False`."""
+        one, own = (config.model_dump(exclude={"machine"}) for config in (other, self))
+        return [
+            f"{section}.{name}: {one[section][name]} → {value}"
+            for section, fields in own.items()
+            for name, value in fields.items()
+            if value != one[section][name]
+        ]
+
 
 def vocabulary(corpus: Mapping[str, Any]) -> str:
     """Return a string that identifies the vocabulary of a corpus: its tokenizer and, if this is a

@@ -83,7 +83,10 @@ def test_a_scratch_run_is_stopped_looked_at_and_continued(tmp_path, monkeypatch)
 
         parameters.source = PARAMETERS.format(changes={"training.learning_rate": 1e-2})
         player.run("study: str")
-        assert "learning_rate=0.01" in player.run("load_study(study)")[0]
+        said, shown = player.run("load_study(study)")
+        assert said.startswith("Changed from layernorm:\n  training.learning_rate: ")
+        assert " → 0.01\n" in said
+        assert "text/markdown" in shown  # its title
         player.stop_when("runs/.scratch/*/seed-0/checkpoints/*/step-00000000[1-9]?-*")
         said, shown = player.run("= train(")
         stopped = int(said.removeprefix("Stopped at step ").partition(" ")[0])

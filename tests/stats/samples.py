@@ -26,7 +26,7 @@ def two_arms(n):
 
 
 def runs_of(study, loss, references=REFERENCES, **measures):
-    """Return the tidy table of runs with these validation losses (nats) and further measures."""
+    """Return the tidy table of runs with these held-out losses (nats) and further measures."""
     runs = []
     for arm in study.arms():
         for seed in study.seeds:
