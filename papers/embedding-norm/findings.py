@@ -367,6 +367,77 @@ for name, length in lengths.items():
 keep("drowned", rows, "of")
 
 # %% [markdown]
+# ## Self-vote: a test of the reading
+# What LayerNorm changes in the four cells of `self-vote`, and how these changes differ: by the
+# held-out loss, on the test part alone, and by the training loss of the last hundred steps. `vote`
+# is the cost that goes with the shift, and `half` what is left of the cost less half of it. Seeds
+# without which an interval moves on to zero or off it are in `not_without`. Then how many times as
+# long the stream behind block 1 is without the shift, at steps 50 and 100; how that goes with
+# `vote` over seeds; and the differences by step.
+
+# %%
+CELLS = {
+    "plain": "tied=true,embedding_roll=0,normal",
+    "shifted": "tied=true,embedding_roll=1,normal",
+    "untied": "tied=false,embedding_roll=0,normal",
+    "copied": "tied=false,embedding_roll=0,embeddings",
+}
+
+
+def changes(values: pd.DataFrame, measure: str) -> dict[str, pd.Series]:
+    """By seed, what LayerNorm changes in each cell, and what these changes tell together."""
+    change = {
+        cell: seed_differences(values, measure, f"layernorm,{arm}", f"none,{arm}")
+        for cell, arm in CELLS.items()
+    }
+    for norm in ("layernorm", "none"):
+        arms = (f"{norm},{CELLS[cell]}" for cell in ("shifted", "plain"))
+        change[f"shift with {norm}"] = seed_differences(values, measure, *arms)
+    change["vote"] = change["plain"] - change["shifted"]
+    change["half"] = change["shifted"] - change["plain"] / 2
+    change["start"] = change["copied"] - change["untied"]
+    return change
+
+
+voted = record("self-vote")
+trained_last = voted.joined("trace").query("step > 500").groupby(["arm", "seed"])["loss"].mean()
+of_loss = {
+    "loss": changes(runs_of("self-vote"), "loss"),
+    "test": changes(runs_of("self-vote"), "loss_test"),
+    "training": changes(trained_last.reset_index(), "loss"),
+}
+keep(
+    "self_vote",
+    [
+        {"of": f"{name}, {loss}"} | estimate(by_seed) | {"not_without": [*without_each(by_seed)]}
+        for loss, named in of_loss.items()
+        for name, by_seed in named.items()
+    ],
+    "of",
+)
+vote_stream = changes(runs_of("self-vote"), "log_residual_norm_1")
+logs = {norm: estimate(-vote_stream[f"shift with {norm}"]) for norm in ("layernorm", "none")}
+keep(
+    "vote_stream",
+    [
+        {"of": norm} | {of: np.exp(row[of]) for of in ("mean_delta", "t_low", "t_high")}
+        for norm, row in logs.items()
+    ],
+    "of",
+)
+found["vote_goes_with_stream"] = float(
+    stats.pearsonr(of_loss["loss"]["vote"], -vote_stream["shift with layernorm"]).statistic
+)
+display(found["vote_goes_with_stream"])
+vote_by_step = [
+    {"of": f"{cell},{step}", "step": step} | estimate(by_seed)
+    for step, at_step in voted.joined("curve").query("step > 0").groupby("step")
+    for cell, by_seed in changes(at_step, "dev_loss").items()
+    if cell in CELLS
+]
+keep("vote_by_step", vote_by_step, "of")
+
+# %% [markdown]
 # The same at the rates of `tying-tuning`, on other seeds: the stream behind block 1 at step 100
 # with LayerNorm and without, steps to a training loss of 2.2, and the final difference in loss.
 # Look whether the length goes with the cost.
