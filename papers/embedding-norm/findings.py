@@ -44,7 +44,6 @@ from lib.figures import (
     differences,
     facets,
     line,
-    mark,
     reference_lines,
     trend,
     variant,
@@ -147,7 +146,7 @@ keep("normalization", paired_rows(pairs, runs_of("dose"), "loss"), "rms")
 # `trained-2-tuning`, under one that does not decay, by the dev loss that chose. `tying`: LayerNorm
 # less the arm that is its multiplier, with either head, and how far an embedding turns in a step as
 # a share of the baseline's, there and in `angle`. Look for arms that turn alike and differ in loss,
-# and the reverse. The picture shows the first of these.
+# and the reverse.
 
 # %%
 HEADS = {True: "tied", False: "untied"}
@@ -208,24 +207,6 @@ for study in ("tying", "angle"):
         row |= {"turn": turns[arm].mean(), "share": (turns[arm] / turns[baseline]).mean()}
         rows.append(row | estimate(seed_differences(runs, "loss", arm, baseline)))
 keep("turns", rows, "of")
-
-# %%
-with facets("heads", FIGURES, ["rates"], [""], height=1.8) as axes:
-    ax, look = axes["rates", ""], variant("layernorm")
-    ax.axhline(0, color="0.5", linewidth=0.8)
-    for head, place in {"tied": (0.0021, 0.105), "untied": (0.00064, -0.066)}.items():
-        part = pd.DataFrame(found["heads"].values()).query("of.str.startswith(@head + ',')")
-        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - part["mean_delta"].to_numpy())
-        x = part["rate"] * (0.97 if head == "tied" else 1.03)
-        ax.errorbar(x, part["mean_delta"], error, linewidth=1, capsize=2, markersize=4.5,
-                    **mark(look, filled=head == "tied"))  # fmt: skip
-        ax.text(*place, f"{head} head", color=look.colour, fontsize=8)
-    ax.set_xscale("log")
-    rates = sorted(tuned[RATE].unique())
-    ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    ax.minorticks_off()
-    ax.set_xlabel("learning rate")
-    ax.set_ylabel("Δ validation loss (nats)")
 
 # %% [markdown]
 # ## Head and layer, step by step
