@@ -220,7 +220,7 @@ def label_ends(ax: Axes, height: float) -> set[str]:
     A line's label is its own, or its `gid` if no legend is to show it."""
     ends = []
     for drawn in ax.lines:
-        label = drawn.get_gid() or drawn.get_label()
+        label = str(drawn.get_gid() or drawn.get_label())
         y = np.asarray(drawn.get_ydata(), dtype=float)
         if not label.startswith("_") and np.isfinite(y).any():
             at = ax.transData.transform((0, y[np.isfinite(y)][-1]))
