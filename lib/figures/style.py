@@ -218,6 +218,7 @@ def label_ends(ax: Axes, height: float) -> set[str]:
     Return the labels: none if they do not fit into `height`, in inches, or are long.
 
     A line's label is its own, or its `gid` if no legend is to show it."""
+    ax.get_ylim()  # brings `transData` up to date with what was drawn
     ends = []
     for drawn in ax.lines:
         label = str(drawn.get_gid() or drawn.get_label())
