@@ -218,9 +218,10 @@ def label_ends(ax: Axes, height: float) -> set[str]:
     Return the labels: none if they do not fit into `height`, in inches, or are long.
 
     A line's label is its own, or its `gid` if no legend is to show it."""
+    ax.get_ylim()  # brings `transData` up to date with what was drawn
     ends = []
     for drawn in ax.lines:
-        label = drawn.get_gid() or drawn.get_label()
+        label = str(drawn.get_gid() or drawn.get_label())
         y = np.asarray(drawn.get_ydata(), dtype=float)
         if not label.startswith("_") and np.isfinite(y).any():
             at = ax.transData.transform((0, y[np.isfinite(y)][-1]))

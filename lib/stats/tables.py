@@ -86,9 +86,9 @@ def section(words: str, *tables: pd.DataFrame) -> None:
     """Show tables whole, below a heading and what to look for, in Markdown. Nothing is shown if all
     of them are empty. A table that is wider than a page is continued below, in parts."""
     shown = [part for table in tables if not table.empty for part in _parts(table)]
-    whole = (f"display.max_{name}" for name in ("rows", "columns", "colwidth"))
+    rows, columns, width = (f"display.max_{of}" for of in ("rows", "columns", "colwidth"))
     if shown:
-        with pd.option_context(*(word for name in whole for word in (name, None))):
+        with pd.option_context(rows, None, columns, None, width, None):
             display(Markdown(words), *shown)
 
 
@@ -333,7 +333,7 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
         return table
     groups = table.groupby(["arm", *rows], sort=False, dropna=False)[value]
     cells = groups.apply(lambda values: mean_and_sd(values.dropna(), digits))
-    return _few_across(cells.unstack(rows, sort=False).reindex(dict.fromkeys(table["arm"])))
+    return _few_across(cells.unstack(rows, sort=False).reindex(table["arm"].unique()))
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

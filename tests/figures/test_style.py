@@ -132,6 +132,9 @@ def test_labels_of_lines_stand_in_their_order_and_apart(ends, tmp_path, shown):
     order = sorted({**{f"line {i}": y for i, y in enumerate(ends)}, "bigram": 1.005}.items(),
                    key=lambda item: item[1])  # fmt: skip
     assert sorted(boxes, key=lambda label: boxes[label].y0) == [label for label, _ in order]
+    top = ax.transData.transform((0, max(ends)))[1]
+    if max(ends) == 2.0:  # alone, it stands where its line ends
+        assert (boxes["line 2"].y0 + boxes["line 2"].y1) / 2 == pytest.approx(top, abs=3)
     spans = sorted((box.y0, box.y1) for box in boxes.values())
     assert all(below[1] <= above[0] + 1 for below, above in itertools.pairwise(spans))
     assert all(box.x0 > ax.bbox.x1 and box.x1 <= figure.bbox.x1 for box in boxes.values())
