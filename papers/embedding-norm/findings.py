@@ -41,7 +41,6 @@ from scipy import stats
 from lib.config import write_json
 from lib.figures import (
     difference,
-    differences,
     facets,
     line,
     reference_lines,
@@ -465,7 +464,7 @@ with facets("stream", FIGURES, ["stream"], [""], height=2.0) as axes:
 # %% [markdown]
 # ## A delay or a level
 # What `when` shows: the difference from no layer against the number of steps, each the end of its
-# own decay. Grey is the margin of the plan. Then how far the cost falls from the fewest steps to
+# own decay. Then how far the cost falls from the fewest steps to
 # the most, and after how many steps no layer has the loss that LayerNorm has at the end, by its
 # mean losses over log steps, with the delays at both ends of the interval of the cost.
 
@@ -473,15 +472,9 @@ with facets("stream", FIGURES, ["stream"], [""], height=2.0) as axes:
 when = runs_of("when")
 budgets = record("when").parameters.factors[STEPS]
 pairs = when.query("arm != baseline").drop_duplicates("arm")
-pairs = pairs[["arm", "baseline", "variant", STEPS]].reset_index(drop=True)
-by_steps = paired_rows(pairs, when, "loss").assign(n_dropped=0)
-with facets("when", FIGURES, ["differences"], [""], height=1.8) as axes:
-    ax = axes["differences", ""]
-    ax.axhspan(-0.03, 0.03, color="0.9", linewidth=0, zorder=0)
-    differences(by_steps[by_steps["variant"] == "layernorm"], "loss", STEPS, budgets, ax)
-    ax.set_xlabel("steps")
+pairs = pairs[["arm", "baseline", STEPS]].reset_index(drop=True)
+display(paired_rows(pairs, when, "loss"))
 
-# %%
 first, last = (
     seed_differences(when, "loss", f"layernorm,iterations={steps}", f"none,iterations={steps}")
     for steps in (budgets[0], budgets[-1])
