@@ -1,4 +1,4 @@
-"""The files that a run leaves behind, and how measures are computed from them.
+"""The files that a run writes, and how measures are computed from them.
 
 `result.json` holds a `RunResult`. Its `Provenance` was written before the first step of training,
 is in every checkpoint, and is never changed.
@@ -35,9 +35,9 @@ from lib.config.study import Arm, Study
 from lib.config.yaml import Json
 
 STEP_FILE = "step.txt"
-"""In the folder of a run in training, how many steps it has made."""
+"""File in the folder of a run in training: the number of steps made so far."""
 PROVENANCE = "provenance.json"
-"""In the folder of a run, its `Provenance`, which is written before the first step."""
+"""File in the folder of a run: its `Provenance`, written before the first step."""
 
 
 class _Facts(BaseModel):
@@ -58,26 +58,26 @@ class MachineFacts(Machine):
     cores: int | None
     platform: str
     variables: dict[str, str] = Field({}, exclude_if=not_)
-    """Environment variables that may change bits, and differ from what a sweep sets; paths are
+    """Environment variables that may change bits and differ from those that a sweep sets. Paths are
     hashed."""
     start_up: list[str] = Field([], exclude_if=not_)
     """Files that Python and IPython executed before the notebook's first cell."""
 
 
 class Environment(_Facts):
-    """Code, machine and versions of an execution."""
+    """Code, machine and versions of packages of an execution."""
 
     commit: str | None
-    """None where there is no git."""
+    """None without git."""
     clean: bool | None
     """Whether code, notebooks and parameters were as committed."""
     code: str | None = Field(None, exclude_if=not_)
-    """If code is a factor: the commit whose code and notebook execute. `commit` and `clean` then
-    describe the parameters."""
+    """If code is a factor: the commit of the code and notebook that execute. Then `commit` and
+    `clean` are about the parameters."""
     measuring_digest: str
     machine: MachineFacts
     packages: dict[str, str | None]
-    """Version of each, None where it is missing."""
+    """Package → version; None if it is missing."""
 
 
 class Stretch(_Facts):
@@ -91,7 +91,7 @@ class Stretch(_Facts):
 
 
 class Provenance(Environment):
-    """Under which conditions a run's training began. Later stretches may be on other machines."""
+    """The conditions under which training began. Later stretches may be on other machines."""
 
     started: str = Field(default_factory=_now)
     study: str
@@ -108,9 +108,9 @@ class Provenance(Environment):
 
     @property
     def identity(self) -> str:
-        """SHA-256 of everything that decides the weights and the dev curve: code, text (its hash,
-        not its path), seed, parameters; and of the plan. The machine is left out, because it
-        changes no more than rounding: a run may continue from its checkpoint on another one."""
+        """SHA-256 of the plan, and of everything that decides the weights and the dev curve: code,
+        text (its hash, not its path), seed, parameters. The machine is left out, because it only
+        changes rounding: a run may continue from its checkpoint on another one."""
         corpus = {name: v for name, v in self.parameters["corpus"].items() if name != "source"}
         curve = [self.parameters["evaluation"][name] for name in ("interval", "dev_windows")]
         code = [self.training_digest, self.corpus_sha256, self.seed]
@@ -119,7 +119,7 @@ class Provenance(Environment):
 
 
 class Execution(Environment):
-    """Under which conditions a run was measured, by the notebook that wrote its result."""
+    """The conditions under which a run was measured, by the notebook that wrote its result."""
 
     finished: str = Field(default_factory=_now)
     from_checkpoint: bool
@@ -127,21 +127,21 @@ class Execution(Environment):
 
 
 def trained_with(provenance: Json) -> Json:
-    """Return what a run was trained with, flat: plan, commit, clean, device, precision, threads,
-    packages and so on."""
+    """Return the conditions of a run's training as one flat dict: plan, commit, clean, device,
+    precision, threads, packages and so on."""
     trained: Json = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
     return {**trained, **trained["machine"], "precision": precision}
 
 
 def commit_of(part: Json) -> str:
-    """Return in words the commit of a part of a run's provenance, and whether files differed."""
+    """Return the commit of a part of a run's provenance in words, and whether files had changes."""
     code = f"commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
     return code + (" and changes not committed" if part["clean"] is False else "")
 
 
 def history(provenance: Json) -> str:
-    """Return in words when and by which commit a run was trained, and whether its notebook was
+    """Return a sentence on when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights."""
     trained, executed = provenance["trained"], provenance["executed"]
     text = f"trained {trained['started']} by {commit_of(trained)}"
@@ -151,8 +151,8 @@ def history(provenance: Json) -> str:
 
 
 class RunResult(BaseModel):
-    """All that is known of one run. `measures` and `tables` repeat exactly on the same machine and
-    versions; `seconds` and `throughput` do not."""
+    """The result of one run. `measures` and `tables` repeat exactly on the same machine with the
+    same versions; `seconds` and `throughput` do not."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -168,12 +168,12 @@ class RunResult(BaseModel):
     corpus_sha256: str
     suite_hash: str | None
     tasks_hash: str | None = None
-    """Of the files in `evaluation.include_path`; None without it."""
+    """Hash of the files in `evaluation.include_path`; None if there is none."""
     status: Literal["completed", "diverged"]
     diverged_at: int | None
     resumed_at: list[int]
     stretches: list[Stretch] = []
-    """Which steps were made on which machine, in order. Older results have none."""
+    """The steps that each machine made, in order. Older results have none."""
     steps: int
     tokens: int
     parameters: int
@@ -187,25 +187,24 @@ class RunResult(BaseModel):
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}
-    """SHA-256 of the raw files that stand beside the result: see `lib.results`."""
+    """SHA-256 of the raw tables beside the result: see `lib.results`."""
     provenance: Json
-    """What it was `trained` with, a `Provenance`, and what `executed` its notebook, an
-    `Execution`."""
+    """`trained`: a `Provenance`; `executed`: the `Execution` of its notebook."""
 
     @property
     def origin(self) -> Json:
-        """What the run was trained with, by name: see `trained_with`."""
+        """The conditions of training, flat: see `trained_with`."""
         return trained_with(self.provenance)
 
     def _repr_mimebundle_(self, **_: Any) -> Json:
-        """Show in a notebook which run it is, and keep as JSON the measures and the hash of all."""
+        """Show in a notebook which run it is, and keep `attested` as JSON."""
         end = f" at step {self.diverged_at}" if self.diverged_at else f", {self.tokens:,} tokens"
         text = f"{self.study} / {self.arm} / seed {self.seed}: {self.status}{end}"
         return {"application/json": attested(self.model_dump(mode="json")), "text/plain": text}
 
 
 def identity_fields(study: Study, arm: Arm, seed: int) -> Json:
-    """Return the fields of `RunResult` that say which run it is and what it was asked."""
+    """Return the fields of `RunResult` that identify the run and its parameters."""
     return {
         "study": study.name,
         "study_hash": study.hash,
@@ -221,12 +220,13 @@ def identity_fields(study: Study, arm: Arm, seed: int) -> Json:
 
 
 def attested(result: Json) -> Json:
-    """Return what a notebook keeps of a result (as JSON): its measures, and the hash of it all."""
+    """Return the part of a result (as JSON) that a notebook keeps: its measures, and the hash of
+    the whole result."""
     return {"measures": result["measures"], "sha256": digest(result)}
 
 
 def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
+    """Return the rows of a table, ready for JSON: NaN becomes None."""
     rows: list[dict[Any, Any]] = nan_to_none(table.to_dict("records"))
     return rows
 
@@ -244,17 +244,17 @@ def status_of(output: Path) -> Json:
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 STOCK = "stock_items"
 MAX_WINDOWS = 128
-"""Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
-files."""
+"""About the number of rows of `windows`. More rows would show more precisely where in the text a
+model fails, in larger files."""
 
 
 def raw_file(folder: Path, name: str) -> Path:
-    """Return where a run's folder keeps one of its raw files."""
+    """Return the path of one of the raw tables in a run's folder."""
     return folder / f"{name}.parquet"
 
 
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
-    """Write a raw file as small as it goes without losing a bit."""
+    """Write a raw table, as small as possible without losing a bit."""
     path = raw_file(folder, name)
     table.to_parquet(
         path,
@@ -271,7 +271,7 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
 def write_result(
     study: Study, arm: Arm, seed: int, raw: Mapping[str, pd.DataFrame], facts: Json
 ) -> RunResult:
-    """Write a run's raw tables, then its `result.json`, which has their hashes; return the result.
+    """Write a run's raw tables, then its `result.json` with their hashes; return the result.
     `facts` are the fields that `lib.train` knows."""
     folder = run_folder(study.name, arm.id, seed)
     files = [write_raw(folder, name, table) for name, table in raw.items()]
@@ -282,7 +282,7 @@ def write_result(
 
 
 def read_raw_file(folder: Path, name: str) -> pd.DataFrame:
-    """Read one raw file of a run, in a third of the time that `pandas.read_parquet` takes."""
+    """Read one raw table of a run, in a third of the time that `pandas.read_parquet` takes."""
     content = pa.BufferReader(raw_file(folder, name).read_bytes())
     table = pq.ParquetFile(content).read(use_threads=False)  # it is small
     frame: pd.DataFrame = table.to_pandas(use_threads=False)
@@ -290,28 +290,28 @@ def read_raw_file(folder: Path, name: str) -> pd.DataFrame:
 
 
 def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
-    """Read the raw files of a run."""
+    """Read the raw tables of a run."""
     names = (*RAW, STOCK) if has_stock(folder) else RAW
     return {name: read_raw_file(folder, name) for name in names}
 
 
 def has_stock(folder: Path) -> bool:
-    """Return whether a run's result was written with answers to stock tasks. Without, such a file
-    beside it is of other weights."""
+    """Return whether a run's result lists answers to stock tasks. If not, such a file beside it
+    is from other weights."""
     result = folder / "result.json"
     return result.is_file() and raw_file(folder, STOCK).name in read_json(result)["files"]
 
 
 def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
-    """Round numbers to single precision, which halves a file. The column `loss` is not rounded. The
+    """Round numbers to single precision, which halves the file, except in the column `loss`. The
     type stays float64, so that sums are exact."""
     rounded = table.select_dtypes("float64").drop(columns="loss", errors="ignore")
     return table.assign(**rounded.astype(np.float32).astype(np.float64))
 
 
 def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
-    """Sum per-character scores over windows of a multiple of `length` characters. The first `dev`
-    scores are of dev, the others of test; no window has scores of both.
+    """Sum per-character scores over windows, whose size is a multiple of `length` characters. The
+    first `dev` scores are from dev, the others from test; no window has scores from both.
 
     Columns: start (index of the window's first score), n, the sum of each column, and test (whether
     the window is in the test part).
@@ -341,16 +341,17 @@ def expected_calibration_error(bins: pd.DataFrame) -> float:
 
 
 BINNINGS = ("equal_mass", "equal_width", "test", "test_tempered")
-"""Column `binning` of `bins`: all held-out characters in bins of equal mass and of equal width, and
-test's in bins of equal mass, before and after the fitted temperature."""
+"""Values of the column `binning` of `bins`: all held-out characters in bins of equal mass and of
+equal width; those of test in bins of equal mass, before and after the fitted temperature."""
 
 EARLY_STEPS = (50, 100)
-"""Between these steps, both included, the stream's length tells how a model starts to learn."""
+"""Between these steps, both included, the length of the residual stream shows how a model starts to
+learn."""
 
 
 def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
-    """Compute every measure that follows from raw tables. A diverged run has none, because its
-    `windows` are empty. Without a suite or stock tasks, their measures are left out."""
+    """Compute every measure that follows from raw tables. A diverged run has none: its `windows`
+    are empty. If there is no suite or no stock task, their measures are left out."""
     windows, bins, items, trace, curve = (
         raw[name] for name in ("windows", "bins", "items", "trace", "curve")
     )
@@ -360,13 +361,13 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     dev, test = windows[~windows["test"]], windows[windows["test"]]
     losses = [mean(part["nll"], part["n"]) for part in (windows, dev, test)]
     with np.errstate(over="ignore"):
-        perplexities = np.exp(losses).tolist()  # infinite where the loss is
+        perplexities = np.exp(losses).tolist()  # infinite if the loss is
     gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
     measures = {
         "loss": losses[0],
         "loss_test": losses[2],
-        # Per character of Unicode, never per byte. A token is one, unless the column `characters`
-        # counts those that begin in tokens; the end of a document is none.
+        # Per Unicode character, never per byte. A token is one character, unless the column
+        # `characters` counts those that begin in tokens; the end of a document counts none.
         "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
         / math.log(2),
         "perplexity": perplexities[0],
@@ -398,7 +399,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
 
 
 def largest_rise(loss: ArrayLike) -> float:
-    """Return the most that a loss (steps,) rises above its running minimum; NaN if no loss is
+    """Return the largest rise of a loss (steps,) above its running minimum; NaN if no loss is
     finite."""
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
@@ -406,8 +407,8 @@ def largest_rise(loss: ArrayLike) -> float:
 
 
 def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
-    """Return the mean accuracy over the tasks of the suite: without solved examples, and with the
-    most that each task was asked with."""
+    """Return the mean accuracy over the tasks of the suite: zero-shot, and with the largest number
+    of solved examples that each task was asked with."""
     if items.empty:
         return {}
     tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index("shots")

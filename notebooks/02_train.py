@@ -15,9 +15,9 @@
 # ---
 
 # %% [markdown]
-# # 02 · Train one run
-# One arm, one seed. With one seed, all arms start from the same weights outside the embedding norm
-# and see the same batches, so two of these notebooks differ in nothing but the arm.
+# **02 · Train one run**: one arm, one seed. With one seed, all arms start from the same weights
+# outside the embedding norm and see the same batches, so two of these notebooks differ in nothing
+# but the arm.
 #
 # To play, write some `changes` and run all cells: that trains a scratch run, which no record takes,
 # and shows it beside the unchanged run. It takes minutes for `final`, and half a minute for the arm
@@ -30,6 +30,8 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
 # %%
+from IPython.display import Markdown, display
+
 from lib.config import load_study, one_line_errors, run_folder, scratch
 from lib.data import load_corpus
 from lib.sweep import LiveCurve
@@ -49,8 +51,12 @@ asked.require_seed(seed)
 design, this = scratch(asked, asked.arm(arm), changes)
 corpus = load_corpus(this.config.corpus)
 live = LiveCurve(asked, design, this, seed)
-for section, fields in this.config:
-    print(f"{section}: {fields}")
+changed = this.config.changes_from(asked.arm(this.baseline).config)
+display(Markdown(f"# {asked.name} / {this.id} / seed {seed}"))
+print(f"Changed from {this.baseline}:", *changed or ["nothing"], sep="\n  ")
+print("Other than the defaults:")
+for section, fields in this.config.changed().items():
+    print(f"  {section}: {fields}")
 
 # %% [markdown]
 # ## Training
@@ -92,11 +98,6 @@ result
 from lib.stats import readable, result_table
 
 result_table(result)
-
-# %%
-from lib.config import claim_status, load_plan
-
-print(claim_status(design, load_plan(design)))
 
 # %% [markdown]
 # ## How it trained

@@ -16,7 +16,7 @@
 
 # %% [markdown]
 # # 03 · Analysis
-# The verdict on a study, then the tables behind it. If a run is missing, or if runs differ in what
+# What the runs of a study say, the answer first. If a run is missing, or if runs differ in what
 # must be equal, an error names them: all runs need the same corpus, budget and precision, and the
 # runs of a seed the same initial weights, batches, device and versions.
 
@@ -29,169 +29,150 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..
 from IPython.display import Markdown, display
 from pandas import DataFrame
 
-from lib import stats
-from lib.config import (
-    claim_status,
-    load_plan,
-    load_study,
-    one_line_errors,
-    plan_log,
-    relative,
-    result_file,
-    study_folder,
-    write_json,
-)
+from lib import config, stats
 from lib.figures import StudyFigures
-from lib.stats import (
-    analyse,
-    collect,
-    main_measures,
-    melt_columns,
-    read_parquet,
-    read_table,
-    study_results,
-    tidy,
-    with_signs,
-)
 
-one_line_errors()
+config.one_line_errors()
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
 
 # %%
-design = load_study(study)
-plan = load_plan(design)
-results = collect(design)
-runs = tidy(results)
-trace, items, stock = (read_parquet(design, n) for n in ("trace", "items", "stock_items"))
-claim = claim_status(design, plan, [run.model_dump() for run in results])
-verdict = analyse(design, plan, claim, runs, trace, items, stock)
-write_json(study_folder(design.name) / "verdict.json", verdict.as_json())
-path = result_file("03_analysis", design.name)
-write_json(path, study_results(design, results))
-print(relative(path))
-
-# %% [markdown]
-# ## Verdict
-# For a confirmatory study: the answer to each hypothesis of its plan, with what was found, and a
-# decision on each arm if the plan tests how many runs are unstable. An exploratory study tests and
-# decides nothing. The figure shows by how much arms differ (hollow marks are undecided), or how the
-# loss of a single arm fell; 04 draws the other figures. Below it are the commits of the plan. Check
-# that none is later than the first run.
+design = config.load_study(study)
+plan = config.load_plan(design)
+results = stats.collect(design)
+runs = stats.tidy(results)
+trace, items, stock = (stats.read_parquet(design, n) for n in ("trace", "items", "stock_items"))
+claim = config.claim_status(design, plan, [run.model_dump() for run in results])
+verdict = stats.analyse(design, plan, claim, runs, trace, items, stock)
+found = verdict.as_json()
+config.write_json(config.study_folder(design.name) / "verdict.json", found)
+config.write_json(
+    config.result_file("03_analysis", design.name), stats.study_results(design, results)
+)
 
 # %%
-display(Markdown(f"**{claim}**"), verdict)
+numbers = stats.seed_numbers(design)
+display(Markdown(f"## {stats.question(design, plan) or design.name}"))
+display(Markdown(stats.answer_sentences(found, plan, runs, numbers)))
 next(StudyFigures(design, results).applicable()).draw()
-print(plan_log(design.plan) if design.plan else "No plan.")
-print(stats.repetitions(result_file("01_data", design.name)))
+stats.section("", stats.arm_table(design))
+print(claim, stats.repetitions(config.result_file("01_data", design.name)), sep="\n")
 
 # %% [markdown]
-# ## Every arm
-# Mean ± standard deviation over seeds. Look first at how many runs diverged or are unstable.
-# Diverged runs are counted here, and are in no average.
+# ## Details
+# In the figure red is worse and blue better, and a hollow mark is undecided; 04 draws the others.
+# Differences are paired: an arm minus its baseline, two runs with the same initial weights and the
+# same batches. Intervals are *t* intervals, nominally 95 %, and not adjusted for their number.
 
 # %%
-first = main_measures(runs, plan)
-stats.summary_table(verdict.runs, first=first)
-
-# %% [markdown]
-# ## Seed by seed
-# Arm - baseline: two runs with the same initial weights and the same batches. Look for the same
-# sign in every seed.
-
-# %%
-display(*stats.seed_tables(runs, first))
-
-# %% [markdown]
-# ## Paired differences
-# Mean difference with its *t* interval, nominally 95 %. Look for intervals that exclude zero. In a
-# confirmatory study, what you may claim depends on the adjusted p, further down. In an exploratory
-# one, such an interval is a hint: test it on new seeds.
+if verdict.answers:
+    display(Markdown("### The answers in full"), verdict)
+if design.plan:
+    words = "### The plan\nIts commits. Check that none is later than the first run."
+    display(Markdown(f"{words}\n```text\n{config.plan_log(design.plan)}\n```"))
+if design.drawn:
+    names = DataFrame({"drawn seed": numbers.keys()}, [f"seed {n}" for n in numbers.values()])
+    stats.section("### Seeds\nTables number them in the order in which they were drawn.", names)
 
 # %%
-print(stats.cautions(verdict.tables["contrasts"].to_dict("records"), runs))
-stats.contrast_overview(verdict.tables["contrasts"])
-
-# %% [markdown]
-# ## Every factor
-# For a grid: each level minus its factor's first level, averaged over all settings of the other
-# factors, then in each setting. For each pair of factors (`a × b`), the interaction: how far the
-# difference that one makes depends on the other. Look first at the interactions: if one is far from
-# zero, a mean over settings says little. An effect that changes sign has no mean here: read its
-# settings.
+first = stats.loss_first(runs, plan)
+named = verdict.runs.assign(seed=runs["seed"].map(numbers))
+stats.section(
+    "### Every arm\nMean ± standard deviation over seeds. Look first at how many runs diverged or "
+    "are unstable. Diverged runs are counted here, and are in no average.",
+    stats.summary_table(verdict.runs, first=first),
+)
+stats.section(
+    "### Seed by seed\nArm - baseline. Look for the same sign in every seed.",
+    *stats.seed_tables(named, first),
+)
 
 # %%
-print(stats.cautions(with_signs(verdict.tables["effects"].to_dict("records"))))
-stats.contrast_overview(verdict.tables["effects"])
-
-# %% [markdown]
-# Every hypothesis that has a test, then every test of the plan's families, with p adjusted within
-# the family. An exploratory study has none. `refuted_p` is the p of the test that the hypothesis is
-# false, `negligible_p` that of the test that the difference is smaller than the smallest of
-# interest; `seeds` is how many would decide an undecided one. A contrast may be in two families:
-# one tests whether the arms differ, the other whether they differ by less than a margin.
+stats.section(
+    "### Paired differences\nMean difference with its interval. Look for intervals that exclude "
+    "zero. In a confirmatory study, what you may claim depends on the adjusted p, further down. In "
+    "an exploratory one, such an interval is a hint: test it on new seeds.",
+    stats.contrast_overview(verdict.tables["contrasts"]),
+)
+stats.section(
+    "### Every factor\nEach level minus its factor's first level, averaged over all settings of "
+    "the other factors; in each setting, if it changes sign. `a × b` is the interaction: how far "
+    "the difference that one makes depends on the other. If one is far from zero, a mean over "
+    "settings says little.",
+    stats.contrast_overview(DataFrame(stats.by_setting(found["effects"]))),
+)
 
 # %%
 asked = verdict.tables["hypothesis_tests"].drop(
     columns=["says", "sentence", "settings", "needed_seeds"], errors="ignore"
 )
-display(stats.readable(asked, 4), stats.readable(verdict.tables["tests"], 4))
+stats.section(
+    "### Tests\nEvery hypothesis that has a test, then every test of the plan's families, with p "
+    "adjusted within the family. `refuted_p` is the p of the test that the hypothesis is false, "
+    "`negligible_p` that of the test that the difference is smaller than the smallest of interest; "
+    "`seeds` is how many would decide an undecided one. A contrast may be in two families: one "
+    "tests whether the arms differ, the other whether they differ by less than a margin.",
+    stats.readable(asked, 4).T,
+    stats.readable(verdict.tables["tests"], 4),
+)
+stats.section(
+    "### Every statistic of each contrast\nSee whether the tests that assume less agree; with few "
+    "seeds the bootstrap interval is too narrow. Holm-adjusted p are n/a outside a family. "
+    "`minimum_detectable_effect` is the smallest true effect that this many seeds would detect "
+    "with the plan's alpha and power, given the spread measured here.",
+    *stats.statistics(verdict.tables["contrasts"], first),
+)
 
 # %% [markdown]
-# Every statistic of each contrast. Look at the Holm-adjusted p (n/a outside a family, so everywhere
-# in an exploratory study). Then see whether the tests that assume less agree; with few seeds the
-# bootstrap interval is too narrow. `minimum_detectable_effect` is the smallest true effect that
-# this many seeds would detect with the plan's alpha and power, given the spread measured here.
-
-# %%
-stats.readable(verdict.tables["contrasts"], 4)
-
-# %% [markdown]
-# ## What else the runs show
-# Beyond the plan, so exploratory: simple models of the same text (a run with a higher loss than the
-# bigram model gains nothing from longer context); stability from the first step on; each task of
-# the suite and each stock task; and the contrasts without one seed or one task, where a sign that
-# changes is a reason to doubt. A paper's own questions are in its own notebook.
+# ### What else the runs show
+# Beyond the plan, so exploratory. A run with a higher loss than the bigram model gains nothing
+# from longer context; a sign that changes without one seed or one task is a reason to doubt. A
+# paper's own questions are in its own notebook.
 
 # %%
 for name, table in verdict.beyond.items():
-    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), stats.readable(table))
-
-# %% [markdown]
-# ## Tasks
-# Accuracy per task, mean ± standard deviation over seeds, beside chance. A task near chance cannot
-# tell arms apart yet. Then every metric of the stock tasks.
+    stats.section(f"#### {name.replace('_', ' ').capitalize()}", stats.readable(table))
 
 # %%
-tasks, of_stock = (read_table(results, name) for name in ("tasks", "stock_tasks"))
-display(stats.by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3))
-display(stats.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
-
-# %% [markdown]
-# ## Calibration and length
-# Calibration on all held-out characters. An error no larger than that of a perfectly calibrated
-# model is noise. Then the loss by length of context: it falls from row to row if the model uses its
-# context.
-
-# %%
-display(stats.summary_table(runs, "calibration"))
-display(stats.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
-
-# %% [markdown]
-# ## Inside
-# Norms at the input of block 1 by class of character, then gain and bias of the embedding
-# normalization. Look at how much the arms' residual streams differ in length. 04 draws the rest.
+tasks, of_stock = (stats.read_table(results, name) for name in ("tasks", "stock_tasks"))
+stats.section(
+    "### Tasks\nAccuracy per task, mean ± standard deviation over seeds, beside chance. A task "
+    "near chance cannot tell arms apart yet.",
+    stats.by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3),
+)
+stats.section(
+    "### Stock tasks\nEvery metric of each, mean ± standard deviation over seeds.",
+    stats.by_arm(of_stock, ["task", "shots", "metric"], "value", 4),
+)
 
 # %%
-own = melt_columns(read_parquet(design, "curve"), "norm_", "own mean")
-display(stats.by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3).T)
-display(stats.by_arm(own, ["own mean"], "value", 4).T)
-
-# %% [markdown]
-# ## What the runs were made with
-# If a row has more than one value, the runs differ in it. Then where the time went, in seconds.
+stats.section(
+    "### Calibration\nOn all held-out characters. An error no larger than that of a perfectly "
+    "calibrated model is noise.",
+    stats.summary_table(runs, "calibration"),
+)
+stats.section(
+    "### Loss by length of context\nIt falls as the context grows if the model uses it.",
+    stats.by_arm(stats.read_table(results, "lengths"), ["length"], "loss", 4),
+)
 
 # %%
-display(stats.provenance_table(results))
-display(stats.readable(DataFrame([run.seconds for run in results]).describe(), 1))
+curve = stats.read_parquet(design, "curve")
+own = stats.melt_columns(curve, "norm_", "own mean")
+stats.section(
+    "### Inside\nNorms at the input of block 1 by class of character, then gain and bias of the "
+    "embedding normalization. Look at how much the arms' residual streams differ in length. 04 "
+    "draws the rest.",
+    stats.by_arm(stats.read_table(results, "token_classes"), ["token_class"], "mean", 3),
+    stats.by_arm(own, ["own mean"], "value", 4),
+)
+
+# %%
+seconds = DataFrame([run.seconds for run in results]).describe()
+stats.section(
+    "### What the runs were made with\nIf a row has more than one value, the runs differ in it. "
+    "Then where the time went, in seconds.",
+    stats.provenance_table(results),
+    stats.readable(seconds.reset_index(names="seconds"), 1),
+)

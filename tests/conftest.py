@@ -1,4 +1,5 @@
-"""What several tests need: the corpus, small studies, and a copied tree that runs by itself."""
+"""Fixtures for several tests: the corpus, small studies, and a copy of the repository that runs by
+itself."""
 
 import atexit
 import functools
@@ -30,7 +31,7 @@ torch.set_num_threads(1)
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Spare the fast tests what only slow ones import: of files in which all are slow."""
+    """Do not import files with only slow tests when slow tests are not run."""
     if collection_path.is_dir() or "not slow" not in config.option.markexpr:
         return None
     text = collection_path.read_text("utf-8")
@@ -38,13 +39,14 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with the most slow tests first: begun last, one would keep a single worker busy."""
+    """Run files with most slow tests first: started last, one would keep a single worker busy."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_unconfigure():
-    """Remove what stays for as long as a process lives: xdist's workers end without doing so."""
+    """Remove temporary folders that live as long as a process; xdist's workers end without doing
+    so."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         atexit._run_exitfuncs()
 
@@ -60,13 +62,13 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def corpus():
-    """The synthetic text, with a sliver of its training part."""
+    """The synthetic text, with a small part of its training part."""
     return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _kept(tmp_path_factory):
-    """Keep what is made of texts outside the checkout."""
+    """Keep cached data of texts outside the checkout."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.data.cache.output_root", lambda: folder)
@@ -75,7 +77,7 @@ def _kept(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _soon_done():
-    """Count a text once, however many suites are made of it: that takes longer than the rest."""
+    """Count a text once, however many suites are made from it; counting takes longest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "Lexicon", functools.lru_cache(maxsize=1)(suite.Lexicon))
         yield
@@ -83,16 +85,16 @@ def _soon_done():
 
 @pytest.fixture
 def float64(monkeypatch):
-    """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
+    """Use float64 throughout, also for sums that are widened; rounding shrinks to 1e-16."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)  # else refused
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float32)  # otherwise refused
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 def beginning(corpus, characters=4000):
-    """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
+    """Keep only the beginning of the held-out part, half dev and half test, to measure quickly."""
     text, middle = corpus.heldout.numpy(), characters // 2
     ends = corpus.ends | {part: np.array([middle]) for part in ("dev", "test")}
     return replace(corpus, dev=text[:middle], test=text[middle:characters], ends=ends)
@@ -100,7 +102,7 @@ def beginning(corpus, characters=4000):
 
 @pytest.fixture
 def tiny():
-    """A run of a second or so."""
+    """A run that takes about a second."""
     return RunConfig.model_validate(TINY)
 
 
@@ -112,14 +114,14 @@ def tiny_study():
 
 
 def change(config, section, **fields):
-    """Return a run's parameters with some fields of a section replaced, validated anew."""
+    """Return a run's parameters with some fields of a section replaced, and validate them again."""
     content = config.model_dump()
     content[section] |= fields
     return RunConfig.model_validate(content)
 
 
 def refused(call, *given, **named):
-    """Give the line in which a call is refused; further ones are errors of their own."""
+    """Return the message with which a call is refused; it must be one line."""
     with pytest.raises(UserError) as error:
         call(*given, **named)
     assert len(re.split("\n(?!error: )", str(error.value))) == 1
@@ -127,7 +129,7 @@ def refused(call, *given, **named):
 
 
 def run_git(folder, *words, **environment):
-    """Run git in a folder, as somebody; return what it prints."""
+    """Run git in a folder with some user's name; return its output."""
     command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
     variables = os.environ | environment
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
@@ -135,7 +137,7 @@ def run_git(folder, *words, **environment):
 
 
 def copy_repository(to):
-    """Copy what the repository holds, but neither its records nor what running it leaves."""
+    """Copy the repository without records and without files that running it leaves."""
     top = {"runs", "papers", "data", ".git", ".venv", ".hypothesis"}
 
     def ignored(folder, names):
@@ -147,8 +149,8 @@ def copy_repository(to):
 
 @functools.cache
 def environment():
-    """Make an environment that borrows this one's packages and counts as installed, so that
-    `./run_all.sh` neither installs anything nor leaves its stamp in the real one."""
+    """Make an environment that uses this one's packages and counts as installed, so that
+    `./run_all.sh` neither installs anything nor marks the real one."""
     folder = Path(tempfile.mkdtemp(prefix="environment-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     venv.create(folder, symlinks=True)
@@ -172,7 +174,7 @@ class Tree:
         for file in (paper / "studies.yaml", paper.with_name("README.md")):
             shutil.copyfile(ROOT / file, root / file)
         (root / ".venv").symlink_to(environment())
-        # Compiled once, as an installation is: else each process of a sweep would do it anew.
+        # Compile once, as an installation does; otherwise each process of a sweep would do it.
         self.environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
 
     def write_study(self, name, **content):
@@ -183,13 +185,12 @@ class Tree:
         """Start `./run_all.sh` in a process group of its own."""
         said = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         where = {"cwd": self.root, "env": self.environment, "start_new_session": True}
-        # Under `nohup` the tests ignore SIGHUP, and what they start would as well.
+        # Under `nohup` the tests ignore SIGHUP, and so would the processes that they start.
         command = ["env", "--default-signal=HUP", "./run_all.sh", *words]
         return subprocess.Popen(command, **said, **where)
 
     def run_all(self, *words, seconds=1800):
-        """Run `./run_all.sh` to its end; return its status and all it printed. The limit only ends
-        what hangs."""
+        """Run `./run_all.sh` to its end; return its status and output. The limit is for hangs."""
         process = self.start(*words)
         text, _ = process.communicate(timeout=seconds)
         return process.returncode, text
@@ -200,7 +201,7 @@ class Tree:
 
 @pytest.fixture(scope="session")
 def smoke_tree(tmp_path_factory):
-    """A copied tree in which the README's smoke command has been run, and what that printed."""
+    """A copy of the repository in which the README's smoke command was run, and its output."""
     tree = Tree(tmp_path_factory.mktemp("smoke") / "embedding-norm")
     readme = (ROOT / "README.md").read_text("utf-8")
     (command,) = re.findall(r"^\./run_all\.sh (\S*smoke\S*)", readme, re.MULTILINE)

@@ -26,7 +26,7 @@ for path in sorted(path for room in options.rooms for path in room.glob("*.py"))
     mutants += [(path, source, module, mutation) for mutation in mutations]
 drawn = random.Random(options.seed).sample(mutants, options.count)
 pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0"]
-pytest += ["--ignore=tests/test_project.py"]  # of the text
+pytest += ["--ignore=tests/test_project.py"]  # it tests the text of the code
 usual = ["-m", "not long and not benchmark"]
 fast = ["-m", "not long and not benchmark and not slow", "tests"]
 if subprocess.run([*pytest, *usual, "tests"]).returncode:
@@ -37,7 +37,10 @@ for path, source, module, mutation in drawn:
     path.write_text(changed, "utf-8")
     own = Path("tests", path.parent.name, f"test_{path.stem}.py")
     stages = [[*usual, str(own)]] if own.is_file() else []
-    stages += [[*usual, f"tests/{path.parent.name}"], fast]  # the likeliest to notice it first
+    stages += [
+        [*usual, f"tests/{path.parent.name}"],
+        fast,
+    ]  # the tests most likely to notice come first
     noticed = any(
         subprocess.run([*pytest, *tests], capture_output=True, timeout=1800).returncode
         for tests in stages

@@ -1,4 +1,4 @@
-"""Made-up runs of a study, of few numbers that a test can check by hand."""
+"""Made-up runs of a study, with few numbers, so that a test can check them by hand."""
 
 from lib.results import RunResult, identity_fields
 
@@ -36,7 +36,7 @@ PROVENANCE = {"trained": TRAINED, "executed": EXECUTED}
 
 
 def made_up(study, arm, seed):
-    """A completed run that measured nothing yet."""
+    """Return a completed run without measures."""
     training = arm.config.training
     made = {
         "corpus_sha256": "c" * 64,
@@ -61,7 +61,7 @@ def made_up(study, arm, seed):
 
 
 def sample_runs(study, perplexity=PERPLEXITY):
-    """One completed run per arm and seed; `perplexity` per arm and seed."""
+    """Return a completed run per arm and seed; `perplexity` maps these to its value."""
     runs = []
     for arm in study.arms():
         for seed in study.seeds:

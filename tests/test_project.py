@@ -1,4 +1,4 @@
-"""The habits of the house, checked: style, types, imports, locks, and how it is installed."""
+"""The project's conventions: style, types, imports, locks, and how it is installed."""
 
 import os
 import re
@@ -35,14 +35,14 @@ def test_the_code_is_clean(command):
 
 
 def test_imports_keep_to_the_rooms():
-    """The contracts stand in pyproject.toml, under [tool.importlinter]."""
+    """The contracts are in pyproject.toml, under [tool.importlinter]."""
     done = run(str(Path(sys.executable).with_name("lint-imports")))
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
 def test_rooms_without_torch_load_none():
-    """Nor does a sweep, until it trains; a room imports a file only if asked for its names."""
+    """A sweep loads none until it trains; a room imports a file only if a name from it is used."""
     rooms = ("config", "data", "stats", "figures", "record", "publish", "sweep")
     files = [path for room in rooms for path in (ROOT / "lib" / room).glob("[a-z]*.py")]
     modules = [f"lib.{path.parent.name}.{path.stem}" for path in files if path.stem != "live"]
@@ -76,7 +76,7 @@ def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():
 
 
 def entries(lock):
-    """Say what a lock says of each package, by name."""
+    """Return package → its entry in a lock."""
     lines = (ROOT / lock).read_text("utf-8").replace("\\\n", "").splitlines()
     return {line.partition("==")[0]: line for line in lines if "==" in line and line[0].isalpha()}
 
@@ -98,7 +98,7 @@ def test_the_locks_pin_every_dependency_but_torch_by_hash():
 
 
 class Checkout:
-    """A checkout whose `.venv` or Python only tells how it was called."""
+    """A checkout whose `.venv` and Python only record how they were called."""
 
     def __init__(self, root):
         self.root, self.bin = root / "checkout", root / "bin"
@@ -191,7 +191,7 @@ def test_the_build_of_torch_is_that_of_the_machine(checkout, gpu, wanted):
 
 
 def answer(checkout, case):
-    """Have the Python of a checkout answer one more kind of call."""
+    """Make the Python of a checkout answer one more kind of call."""
     python = checkout.bin / "python3"
     python.write_text(python.read_text("utf-8").replace("esac", f"{case};; esac"), "utf-8")
 
@@ -209,7 +209,7 @@ ELSEWHERE += " PIP_PYTHON UV_SYSTEM_PYTHON UV_PYTHON UV_TORCH_BACKEND UV_EXCLUDE
 
 
 def test_settings_of_pip_say_where_packages_come_from_and_not_where_they_go(checkout):
-    """Whether they are variables or lines of pip.conf; uv is told of them as well."""
+    """Both variables and lines of pip.conf; uv gets them too."""
     told = checkout.root / "told"
     told.write_text(
         ":env:.cert='/ca'\nglobal.extra-index-url='\\nhttps://y/\\nhttps://z/'\nglobal.user='true'\n"
@@ -242,7 +242,7 @@ def test_an_installation_counts_once_its_packages_can_be_imported(checkout):
 
 
 def test_a_link_to_run_all_finds_its_folder(checkout, tmp_path):
-    """From another folder, by a link to a link, of which one is relative."""
+    """From another folder, through a link to a link; one of them is relative."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "first").symlink_to("../checkout/run_all.sh")
     (tmp_path / "second").symlink_to(tmp_path / "links" / "first")
@@ -277,7 +277,7 @@ def test_each_tier_leaves_out_the_tests_of_its_marks(words, marks, monkeypatch):
 
 
 def test_the_published_papers_stay_small():
-    """A checkout is attached to Kaggle sessions and copied to clusters."""
+    """Users attach a checkout to Kaggle sessions and copy it to clusters."""
     published = [ROOT / "papers" / name for name in ("embedding-norm", "example")]
     files = [path for paper in published for path in paper.rglob("*") if path.is_file()]
     kept = [path for path in files if "site" not in path.relative_to(ROOT / "papers").parts]

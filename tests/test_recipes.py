@@ -18,7 +18,7 @@ RECIPES = {
         r"^### A (\w+).*?: (\d) files?.*?\n(.*?)(?=^##)", TEXT, re.DOTALL | re.MULTILINE
     )
 }
-PIECE = re.compile(r"^# (lib/\S+\.py), (above|below|a name more in) `(.+?)`.*\n", re.MULTILINE)
+PIECE = re.compile(r"^# (lib/\S+\.py), (above|below|one more name in) `(.+?)`.*\n", re.MULTILINE)
 CHANGED = {
     "study": set[str](),
     "variant": {"train_key"},
@@ -40,7 +40,7 @@ CONCERNED = [
 
 
 def follow(recipe, root):
-    """Do what a recipe says; return the files that it touched."""
+    """Follow a recipe; return the files that it changed."""
     touched = set()
     for language, block in RECIPES[recipe][1]:
         if language == "yaml":
@@ -53,7 +53,7 @@ def follow(recipe, root):
         for name, where, anchor, code in zip(*(pieces[i::4] for i in range(4)), strict=True):
             lines = (root / name).read_text("utf-8").split("\n")
             (at,) = [n for n, line in enumerate(lines) if line.strip().startswith(anchor)]
-            if where == "a name more in":
+            if where == "one more name in":
                 more = code.strip().partition("…")[2]
                 lines[at] = lines[at].rstrip()[: -len(more[-1])] + more
             else:

@@ -1,4 +1,4 @@
-"""One run: what a notebook keeps of its result, raw files, and the measures computed from them."""
+"""One run: its result in the notebook, its raw tables, and the measures computed from them."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from tests.samples import EXECUTED, TRAINED, sample_runs
 
 
 def scores(n, seed=0):
-    """Made-up scores of n characters, losses as single precision gives them."""
+    """Return made-up scores of n characters, with losses in single precision."""
     rng = np.random.default_rng(seed)
     single = {name: rng.random(n, np.float32).astype(float) for name in ("nll", "embedding_norm")}
     return single | {"correct": rng.random(n) < 0.3, "brier": rng.random(n)}
@@ -110,7 +110,7 @@ def test_files_keep_every_bit_and_are_small(tmp_path):
 
 @pytest.mark.parametrize("files", [[], ["stock_items.parquet"]])
 def test_answers_to_stock_tasks_are_read_where_the_result_names_them(files, tmp_path):
-    """A file that an earlier measurement left is of other weights."""
+    """A file from an earlier measurement is from other weights."""
     raw = raw_of(scores(1000), 500)
     answers = pd.DataFrame({"task": ["t"], "shots": [0], "item": [0], "correct": [True]})
     for name, table in (raw | {results.STOCK: answers}).items():
@@ -172,7 +172,7 @@ def test_history_says_when_and_by_what(trained, executed, sentence):
     assert results.history(made) == sentence
 
 
-@pytest.mark.parametrize("study", ["final", "turn"])  # the oldest format that is kept, and a late
+@pytest.mark.parametrize("study", ["final", "turn"])  # the oldest recorded format, and a recent one
 def test_recorded_results_are_readable(study):
     for run in Record(study).runs:
         result = results.RunResult.model_validate(run)

@@ -1,4 +1,4 @@
-"""What stands around the project names commands, files and versions that exist."""
+"""READMEs, workflows and other files name only commands, files and versions that exist."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_the_citation_has_what_its_format_requires_and_pyprojects_version():
 
 
 def anchors(text):
-    """The names that GitHub gives to headings."""
+    """Return the anchors that GitHub gives to headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

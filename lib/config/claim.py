@@ -49,9 +49,8 @@ def load_plan(study: Study) -> Plan | None:
 
 
 def check_plan(plan: Plan, study: Study) -> Iterator[str]:
-    """Yield each name in a plan that names nothing, with the nearest name that does: the analysis
-    would leave it out silently. If the study only borrows the plan, its names are checked against
-    the study that the plan is for."""
+    """Yield a message for each unknown name in a plan, with the nearest known one: the analysis
+    would skip it silently. If the plan is for another study, check its names against that one."""
     studies = [path.stem for path in listed(PARAMS, "*.yaml")]
     planned = [name for name in plan.confirmatory if name in studies]
     if planned and study.name not in planned:
@@ -86,7 +85,7 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         weights = arm_weights(h.pairs, variants, levels, h.minus_share)
         if not weights and known_names.keys() >= {*asked}:
             some = textwrap.shorten("; ".join(arms), 400, placeholder=" …")
-            pair = f"{' and '.join(h.pairs[0])} are not two arms or levels that differ alone"
+            pair = f"{' and '.join(h.pairs[0])} are not two arms or levels of otherwise equal arms"
             yield f"{field}: {pair}; write two of {some}, or levels with their fields"
         of_test = {vocabulary(dict(arms[arm].config.corpus)) for arm in weights}
         if h.measure in PER_TOKEN and len(of_test) > 1:
@@ -94,12 +93,12 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
-        yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
+        yield f"hypotheses: no test for {', '.join(sorted(unbound))}; give each hypothesis one"
     tested = plan.bound.values()
     needed = {h.measure for h in tested if h.direction and h.measure not in JUDGED}
     needed.update(*(f.measures for f in plan.families.values() if f.test == "equivalence"))
     for measure in sorted(needed - plan.smallest_effect_of_interest.keys()):
-        missing = f"has none of {measure}; write the smallest difference that matters"
+        missing = f"has no value for {measure}; write the smallest difference that matters"
         yield f"smallest_effect_of_interest: {missing}"
 
 
@@ -175,8 +174,8 @@ def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str
 
 
 def _clean(run: Run) -> list[bool | None]:
-    """Return whether code and parameters were as committed, when a run was trained and when it was
-    measured; None if git did not tell."""
+    """Return whether code and parameters were committed when a run was trained, and when it was
+    measured; None if git could not tell."""
     return [run["provenance"][part]["clean"] for part in ("trained", "executed")]
 
 
@@ -186,8 +185,8 @@ def parameters_digest(study: Study) -> str:
 
 
 def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], list[str]]:
-    """Ask git whether the runs' commits hold the plan as it is now. Return the signs that it was
-    committed after a run, and what git cannot tell, each with its remedy."""
+    """Ask git whether the runs' commits hold the plan as it is now. Return two lists: signs that
+    the plan was committed after a run, and questions that git cannot answer, with the remedy."""
     if not is_checkout():
         trust = 'git config --global --add safe.directory "$PWD"'
         return [], [f"git tells nothing here: take a clone, or if it is another user's, {trust}"]
@@ -206,12 +205,12 @@ def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], li
         elif is_committed:
             later.append(f"the plan as it is now is not in commit {commit[:12]}, which made runs")
         else:
-            unknown["the plan is not committed as it stands: commit it before the runs"] = None
+            unknown["the plan as it is now is not committed: commit it before the runs"] = None
     return later, list(unknown)
 
 
 def _is_here(commit: str) -> bool:
-    """Return whether git can read a commit's plans; a partial clone needs a network for that."""
+    """Return whether git can read a commit's plans. In a partial clone that needs a network."""
     listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/")
     paths = (listed or "").split("\0")[:-1]
     found = (git("cat-file", "-e", f"{commit}:{path}") for path in paths)
@@ -219,16 +218,16 @@ def _is_here(commit: str) -> bool:
 
 
 def _missing(commit: str) -> str:
-    """Write how to fetch a commit that is not here. Archiving tags the commits of runs, so that git
-    keeps them when history is rewritten."""
+    """Return how to fetch a missing commit. Archiving has tagged the commits of runs, so git keeps
+    them when history is rewritten."""
     if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
         return "this clone lacks a part of its history: git fetch --unshallow --tags"
     return f"commit {commit[:12]} is not here: git fetch --tags"
 
 
 def plan_at(commit: str, content: str, file: str) -> str | None:
-    """Return the path at which a commit holds a plan with this hash (see `Plan.content_hash`),
-    perhaps under another name than `file`; None if it holds none."""
+    """Return the path of the plan with this hash (see `Plan.content_hash`) in a commit, also if it
+    is not called `file` there; None if the commit has no such plan."""
     listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/") or ""
     for path in dict.fromkeys([f"params/plans/{file}", *filter(None, listed.split("\0"))]):
         with suppress(ConfigError, TypeError, ValueError):  # of a draft
@@ -241,9 +240,9 @@ def plan_at(commit: str, content: str, file: str) -> str | None:
 def require_plan_of_runs(
     study: Study, made: Collection[tuple[str | None, str | None]], kept: Path | None = None
 ) -> None:
-    """Raise ConfigError if a study's plan changed after its runs: other seeds would be drawn, runs
-    trained again and the record replaced. `made` lists the plan's hash and the commit of each run
-    that was made under another plan; `kept` is a copy of that plan."""
+    """Raise ConfigError if a study's plan changed after its runs: the sweep would draw other seeds,
+    train all runs again and replace the record. `made` has the plan's hash and the commit of each
+    run that was made under another plan; `kept` is a copy of that plan."""
     if not made:
         return
     ((was, _),) = Counter(plan for plan, _ in made).most_common(1)
@@ -259,7 +258,8 @@ def require_plan_of_runs(
 
 
 def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) -> str:
-    """Write how to restore the plan with this hash: it may be another file, in git, or a copy."""
+    """Return how to restore the plan with this hash, which may be in another file, in git, or in
+    a copy."""
     for other in (path.name for path in listed(PLANS, "*.yaml")):
         with suppress(ConfigError):
             if other != study.plan and read_plan(other).hash == was:
@@ -278,9 +278,9 @@ def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) ->
     return "undo that; git knows no version of it"
 
 
-def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
-    """Raise UserError for the first run (name → the plan's hash in its result) that was made under
-    another plan, with both hashes."""
+def require_same_plan(plan: Plan | None, stamps: dict[str, str | None]) -> None:
+    """Raise UserError for the first run that was made under another plan, with both hashes.
+    `stamps` maps the name of a run to the plan's hash in its result."""
     expected = plan.hash if plan else None
     for run, stamp in stamps.items():
         if stamp != expected:

@@ -1,11 +1,12 @@
-"""Which arms differ in what: names of levels and arms, the effects of a grid, and the weights of
-arms whose weighted sum is a difference.
+"""Names of levels and arms, the effects in a grid of arms, and each effect as weights of arms: the
+weighted sum of a measure over the arms is the effect.
 
-Levels are compared as values. Their names are only written for people and plans, and read in
-`setting_weights`, where a plan names levels.
+Levels are compared as values. Their names are for people and plans; only `setting_weights` reads
+names, because a plan refers to levels by name.
 """
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,23 @@ from lib.config.schema import CODE, Level
 Levels = Mapping[str, Level]
 """Dotted field → level."""
 Cell = frozenset[tuple[str, Level]]
-"""Levels as a set, by which cells of a grid are looked up."""
+"""Levels as a set: the key of a cell of the grid."""
 Weights = dict[str, float]
 """Arm → its weight in a difference."""
+LABELS = {
+    "none": "no layer",
+    "layernorm": "LayerNorm",
+    "rmsnorm": "RMSNorm",
+    "scale": "multiplier",
+    "warmup_cosine": "warm-up + cosine",
+    "warmup_stable_decay": "warm-up + late decay",
+    "adamw": "AdamW",
+    "muon": "Muon",
+}
+"""Level → its label in figures and sentences; others are called by their names."""
 _EQUALISING = {"training.iterations", "training.warmup_iterations"}
-"""What an arm of a grid may set beside its levels, so that it sees as many tokens as the others."""
+"""Fields that an arm of the grid may set beside its factors, to see as many tokens as the others.
+"""
 
 
 def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
@@ -34,8 +47,8 @@ def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
 
 
 def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
-    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`. `paths`
-    says how levels that are paths are written: see `told_apart`."""
+    """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`. `paths` maps
+    levels that are paths to their short names: see `short_names`."""
     parts = []
     for factor, value in levels.items():
         name = level_name(factor, value, paths)
@@ -44,9 +57,18 @@ def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
     return ",".join(parts) or "baseline"
 
 
-def told_apart(*levels: Level) -> dict[str, str]:
-    """Write each level that is a path by its last names, as few as no other level ends with:
-    `data/a/input.txt` beside `data/b/input.txt` is `a-input.txt`."""
+def spoken(name: str) -> str:
+    """Write the name of an arm, of an effect or of a difference with the labels of its levels:
+    `LayerNorm − no layer` for `embedding_norm=layernorm - embedding_norm=none`."""
+    # Not `gradient_clip=none`.
+    level = r"(?<![\w=])(?:(?:embedding_norm|schedule|optimizer)=)?([a-z_]+)(?![\w=])"
+    words = re.sub(level, lambda found: LABELS.get(found[1], found[0]), name)
+    return words.replace(" - ", " − ").replace(",", ", ")
+
+
+def short_names(*levels: Level) -> dict[str, str]:
+    """Map each level that is a path to a short name: its last parts, as many as it takes to be
+    unique. `data/a/input.txt` beside `data/b/input.txt` becomes `a-input.txt`."""
     paths = {Path(level).parts: level for level in levels if isinstance(level, str)}
     names = {}
     for parts, level in paths.items():
@@ -60,14 +82,14 @@ class Grid:
     """The arms of a study that differ in nothing but the levels of its factors."""
 
     def __init__(self, arms: Mapping[str, Levels]) -> None:
-        """Take the levels of every arm. An arm that sets further fields is not of the grid, unless
-        they only equalise its tokens."""
+        """Take the levels of every arm. An arm that sets other fields as well is not in the grid,
+        unless these only equalise the number of tokens."""
         every = list(arms.values())
         factors = [of for of in every[0] if all(of in levels for levels in every)] if every else []
         of_grid = [arm for arm in arms if arms[arm].keys() - {*factors} <= _EQUALISING]
         self.cells = [{factor: arms[arm][factor] for factor in factors} for arm in of_grid]
         self.levels = {of: list(dict.fromkeys(cell[of] for cell in self.cells)) for of in factors}
-        self._paths = told_apart(*(level for levels in every for level in levels.values()))
+        self._paths = short_names(*(level for levels in every for level in levels.values()))
         self._arm_of = dict(zip((frozenset(x.items()) for x in self.cells), of_grid, strict=True))
 
     def level_names(self) -> dict[str, tuple[str, Level]]:
@@ -80,8 +102,8 @@ class Grid:
         return ",".join(level_name(*level, self._paths) for level in levels.items())
 
     def pairs(self, one: Cell, other: Cell) -> dict[Cell, tuple[str, str]]:
-        """Pair the arms that have some levels with those that have other levels instead and are
-        equal otherwise, by the levels that both have."""
+        """Pair each arm that has the levels `one` with the arm that has `other` in their place and
+        is equal otherwise. Keys are the levels that both arms share."""
         return {
             rest: (arm, self._arm_of[rest | other])
             for cell, arm in self._arm_of.items()
@@ -89,7 +111,7 @@ class Grid:
         }
 
     def settings(self, *factors: str) -> list[dict[str, Level]]:
-        """List the combinations of levels that all factors but these have."""
+        """List the combinations of levels of all other factors."""
         rests = [{of: cell[of] for of in cell if of not in factors} for cell in self.cells]
         return list({frozenset(rest.items()): rest for rest in rests}.values())
 
@@ -101,14 +123,14 @@ class Effect(NamedTuple):
     kind: str
     """main, interaction, or simple: one of these at one setting of the other factors."""
     pairs: list[tuple[str, str]]
-    """As a plan names them: a level, and the one that it is compared with. An interaction is the
-    difference of the first pair minus that of the second."""
+    """Pairs of a level and the level that it is compared with, written as in a plan. An interaction
+    is the difference of the first pair minus that of the second."""
     weights: Weights
 
 
 def effects_of(arms: Mapping[str, Levels]) -> Iterator[Effect]:
-    """Yield every effect of the grid that arms (with their levels) make, if arms differ in it
-    alone. None if fewer than two factors have levels to compare."""
+    """Yield every effect in the grid of some arms (arm → levels), if there are arms that differ in
+    nothing else. Yield none if fewer than two factors vary."""
     grid = Grid(arms)
     varied = {
         factor: [{factor: level} for level in levels]
@@ -138,7 +160,8 @@ def _effects(
     pairs: Sequence[tuple[dict[str, Level], dict[str, Level]]],
     settings: Sequence[dict[str, Level]],
 ) -> Iterator[Effect]:
-    """Yield an effect over all settings of the other factors, and in each of several."""
+    """Yield an effect averaged over the settings of the other factors and, if there are several
+    settings, in each of them."""
     each = [(name, kind, dict[str, Level]())]
     if len(settings) > 1:
         each += [(f"{name} at {grid.write(setting)}", "simple", setting) for setting in settings]
@@ -151,7 +174,8 @@ def _effects(
 
 
 def arms_called(name: str, variants: Mapping[str, str]) -> list[str]:
-    """List the arms (arm → its variant) that a name means: the one, or all of that variant."""
+    """List the arms that a name refers to: one arm, or all arms of a variant. `variants` maps arms
+    to their variants."""
     return [name] if name in variants else [arm for arm, of in variants.items() if of == name]
 
 
@@ -161,11 +185,14 @@ def arm_weights(
     arms: Mapping[str, Levels],
     share: float = 1.0,
 ) -> Weights:
-    """Weigh arms so that their weighted sum is a difference: of the two arms, variants or levels
-    that a pair names as plans do (`tied=false,activation=gelu`), and of the first pair minus a
-    share of the second. Arms of a level are paired with those that are equal otherwise, where all
-    sides have them. Both mappings are by arm: its variant, its levels. Empty if a pair means no
-    arms, or a variant means several."""
+    """Return the weights of arms whose weighted sum is the difference of a pair. A pair names two
+    arms, variants or levels, as plans do (`tied=false,activation=gelu`). With two pairs, it is the
+    first difference minus a share of the second.
+
+    Levels stand for all arms that have them; each arm is paired with the one that is equal
+    otherwise, and settings that one side lacks are left out. `variants` maps arms to their
+    variants, `arms` to their levels. Empty if a pair names no arms, or a variant with several arms.
+    """
     return _mean(setting_weights(pairs, variants, arms, share).values())
 
 
@@ -175,8 +202,8 @@ def setting_weights(
     arms: Mapping[str, Levels],
     share: float = 1.0,
 ) -> dict[str, Weights]:
-    """Weigh arms as `arm_weights` does, in each setting by itself, by its name (`tied=false`): a
-    difference over settings is the mean of these."""
+    """Return the weights of `arm_weights` for each setting by itself, keyed by its name
+    (`tied=false`). The mean over settings is what `arm_weights` returns."""
     grid = Grid(arms)
     named = grid.level_names()
     found = []
@@ -198,8 +225,8 @@ def setting_weights(
 def _by_setting(
     found: Sequence[Mapping[Cell, tuple[str, str]]], share: float = 1.0
 ) -> dict[Cell, Weights]:
-    """Weigh the arms of each setting that all pairs have: the first pair's difference minus a share
-    of the second's."""
+    """Return the weights for each setting that all pairs have: the first pair's difference minus a
+    share of the second's."""
     first, *rest = found
     settings = {}
     for setting in first:
@@ -214,7 +241,7 @@ def _by_setting(
 
 
 def _mean(settings: Collection[Weights]) -> Weights:
-    """Average weights over settings, without the arms that cancel."""
+    """Average weights over settings, and drop arms that cancel."""
     weights: Weights = defaultdict(float)
     for of_setting in settings:
         for arm, weight in of_setting.items():

@@ -18,26 +18,26 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Count the cores that this process may use, in a container too."""
-    few = getattr(os, "sched_getaffinity", None)  # which macOS lacks
+    """Count the cores that this process may use, also in a container."""
+    few = getattr(os, "sched_getaffinity", None)  # macOS lacks it
     here = len(few(0)) if few else os.cpu_count() or 1
     limits = [tuple(of) for of in _limits("cpu.max")]
-    # Of version 1 in two files.
+    # Control groups of version 1 have two files.
     of_v1 = (_limits(f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
     limits += [(quota, period) for (quota,), (period,) in zip(*of_v1, strict=False)]
     return min([here, *(max(1, quota // period) for quota, period in limits if quota > 0)])
 
 
 def total_memory() -> int:
-    """Return the bytes of memory that this process may use, in a container too."""
+    """Return the bytes of memory that this process may use, also in a container."""
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     of_v1 = "memory/memory.limit_in_bytes"
     return min([here, *(limit for name in ("memory.max", of_v1) for (limit,) in _limits(name))])
 
 
 def _limits(name: str) -> Iterator[list[int]]:
-    """Yield the limits that a file of this process's control group, and of those around it, holds
-    (Linux, "Control Group v2")."""
+    """Yield the limits in the file `name` of this process's control group and of the groups around
+    it (Linux, "Control Group v2")."""
     own = ""
     with suppress(OSError):
         own = Path("/proc/self/cgroup").read_text("utf-8").rpartition("0::/")[2].strip()
@@ -105,12 +105,12 @@ _OF_BITS = (
     "LD_AUDIT",
     "DYLD_INSERT_*",
 )
-"""More variables that they do not inherit, because these may change how numbers are rounded."""
+"""Variables that they do not inherit either, because these may change how numbers are rounded."""
 _HARMLESS = (
     "PYTORCH_*ALLOC_CONF",
     "*_CACHE_DIR",
 )
-"""Exceptions that they do inherit: settings of the allocator and of folders for compiled code."""
+"""Exceptions, which they do inherit: settings of the allocator and folders for compiled code."""
 _TOLD = (
     "NCCL_*",
     "TRITON_*",
@@ -119,8 +119,8 @@ _TOLD = (
     "CC",
     "CXX",
 )
-"""Variables that they inherit although these may change bits: without them devices, libraries and
-compilers are not found. So every run records them."""
+"""Variables that they inherit although these may change bits, because devices, libraries and
+compilers are not found without them. Every run records them."""
 _FIXED = {
     "PYTHONPATH": str(ROOT),
     "PYTHONNOUSERSITE": "1",
@@ -130,8 +130,8 @@ _FIXED = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
 }
 PARENT = "STUDY_PARENT"
-"""Environment variable with the id of the process that starts another on this machine. No argument
-gets there: between a sweep and a run are Snakemake and a shell."""
+"""Environment variable with the id of the process that started this one. An argument would not
+arrive, because Snakemake and a shell are between a sweep and a run."""
 _FIRST = (
     "--IPKernelApp.exec_lines="
     "import lib.config.environment; lib.config.environment.end_with_parent()"
@@ -147,21 +147,21 @@ _SETTINGS = (
 
 
 def _matching(patterns: Iterable[str]) -> dict[str, str]:
-    """Return the variables of this process whose names match one of some patterns."""
+    """Return the variables of this process whose names match any of the patterns."""
     found = os.environ.items()
     return {k: v for k, v in found if any(fnmatchcase(k, pattern) for pattern in patterns)}
 
 
 def environment(**values: str) -> dict[str, str]:
-    """Return the variables that code runs with, wherever it is started from: those of this process
-    without `_OF_TOOLS` and `_OF_BITS`, the fixed ones, and `values`."""
+    """Return the variables that code runs with: those of this process without `_OF_TOOLS` and
+    `_OF_BITS`, then the fixed ones and `values`."""
     dropped = _matching(_OF_TOOLS + _OF_BITS).keys() - _matching(_HARMLESS).keys()
     return {k: v for k, v in os.environ.items() if k not in dropped} | _FIXED | values
 
 
 def end_with_parent() -> None:
-    """End this process within a second after its parent, however that ended."""
-    # The parent may already be gone, and this process be another's child.
+    """End this process within a second after its parent, however the parent ended."""
+    # The parent may already be gone, and this process the child of another.
     parent = int(os.environ.get(PARENT) or os.getppid())
     if PARENT in os.environ:
         os.environ[PARENT] = str(os.getpid())
@@ -176,13 +176,14 @@ def end_with_parent() -> None:
 
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
-    """Have kernels inherit `environment` while the block runs: with this Python, a fixed number of
-    threads, no user's settings or start-up files, and `HEADLESS`. Yield a short folder."""
+    """Make kernels inherit `environment` while the block runs, with this Python, a fixed number of
+    threads, `HEADLESS`, and no settings or start-up files of the user. Yield a folder with a short
+    path."""
     from unittest.mock import patch  # here because both take a while
 
     from ipykernel.kernelspec import write_kernel_spec
 
-    # The path of a socket has at most 107 characters, and what is added to the folder takes 35.
+    # The path of a socket has at most 107 characters; what is added to the folder's takes 35.
     top = tempfile.gettempdir()
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:

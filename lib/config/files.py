@@ -1,4 +1,4 @@
-"""Atomic writes, locks, and what to do if the machine refuses something."""
+"""Atomic writes, locks, and remedies for errors of the machine."""
 
 import errno
 import fcntl
@@ -40,14 +40,14 @@ def prepare_params() -> None:
 
 @contextmanager
 def atomic_write(path: Path, *, only_writer: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. When the block ends, the file or folder written there
-    is flushed to the disk and renamed to `path`. After an error or a kill the old one is still
-    there. The `only_writer` of a folder also removes what killed ones left.
+    """Yield a temporary path beside `path`. When the block ends, flush the file or folder written
+    there to the disk, and rename it to `path`. After an error or a kill the old one is still there.
+    With `only_writer`, also remove the temporary folders of killed writers.
 
     Raises OSError if `path` is a folder that is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No other writer has this name; libraries tell the format from the suffix.
+    # No other writer has this name. The suffix stays, because libraries tell the format from it.
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     if only_writer:
         for left in path.parent.glob(f".{'[0-9a-f]' * 8}.{glob.escape(path.name)}"):
@@ -90,8 +90,8 @@ def has_flock(folder: Path) -> bool:
 
 
 def file_lock(path: Path) -> BaseFileLock:
-    """Return a lock. Without flock it is a file that exists while the lock is held; the file of a
-    dead process of this machine does not count."""
+    """Return a lock. Without flock, it is a file that exists while the lock is held; the file of a
+    process that died on this machine does not count."""
     soft = path.with_suffix(".held.lock")
     return FileLock(path) if has_flock(path.parent) else SoftFileLock(soft)
 
@@ -102,11 +102,11 @@ def locked(path: Path) -> Iterator[None]:
     it."""
     lock = file_lock(path)
     message = f"{relative(path)} is held by another process; waiting for it to end"
-    for seconds in (1, 10, -1):  # printed twice: papermill saves a line when the next one comes
+    for seconds in (1, 10, -1):  # print twice: papermill saves a line only when the next one comes
         with suppress(Timeout):
             lock.acquire(timeout=seconds)
             break
-        print(message, file=sys.stderr, flush=True)  # in no record
+        print(message, file=sys.stderr, flush=True)  # records leave stderr out
     try:
         yield
     finally:
@@ -120,13 +120,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically; half a surrogate pair, which UTF-8 lacks, becomes `?`."""
+    """Write a UTF-8 file atomically. UTF-8 cannot encode half a surrogate pair: it becomes `?`."""
     write_bytes(path, text.encode("utf-8", "replace"))
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
-    """Write a JSON file atomically, with NaN and infinities as null. Without indent it is one line,
-    and a quarter smaller."""
+    """Write a JSON file atomically, with NaN and infinities as null. Without `indent`, the file is
+    one line and a quarter smaller."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(nan_to_none(content), indent=indent, separators=separators, allow_nan=False)
     write_text(path, text + "\n")
@@ -143,7 +143,7 @@ def read_json(path: Path) -> Any:
 _OF_THE_FILE = ("ENOENT", "ENOTDIR", "EISDIR", "EINVAL", "ELOOP", "ENAMETOOLONG")
 """Errors of a file, not of the machine: it is missing, or damaged."""
 _NO_MEMORY = "can't allocate memory|can't start new thread"
-"""In the words of torch and Python."""
+"""The words of torch and Python for it."""
 _FREE_SPACE = "free some space, or name a folder that has some by TMPDIR"
 _RIGHTS = "give yourself the right to read it, and to write to TMPDIR"
 _REMEDIES = {
@@ -162,8 +162,8 @@ _REMEDIES = {
 
 
 def machine_fault(error: BaseException | None) -> str:
-    """Return what the machine refused (space, memory, a right) and the remedy, if that caused an
-    error; "" if the cause is in the file that was read."""
+    """Return what the machine refused (space, memory, a right) and the remedy, if that caused the
+    error. Return "" if the file that was read is the cause."""
     while error:
         number = error.errno if isinstance(error, OSError) else None
         if isinstance(error, MemoryError) or re.search(_NO_MEMORY, str(error)):
@@ -178,8 +178,8 @@ def machine_fault(error: BaseException | None) -> str:
 
 
 def slim(content: Json) -> Json:
-    """Remove from an executed notebook what differs between executions (warnings, times of cells),
-    and the plain text beside a table or a picture."""
+    """Remove everything from an executed notebook that differs between executions (warnings, times
+    of cells), and the plain text beside a table or a picture."""
     for cell in content.get("cells", []):
         if "outputs" in cell:
             tags = cell["metadata"].get("tags")
@@ -192,7 +192,7 @@ def slim(content: Json) -> Json:
 
 
 def nan_to_none(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON lacks, by None, at any depth."""
+    """Replace NaN and infinities by None at any depth, because JSON lacks them."""
     if isinstance(value, dict):
         return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Draft a plan, and freeze it, which fixes its studies and draws their seeds.
+"""Draft a plan, and freeze it.
 
 ./run_all.sh freeze --new PLAN --study NAME     writes a draft, to be filled in
 ./run_all.sh freeze PLAN                        fixes the plan's studies, and draws their seeds
@@ -33,12 +33,12 @@ tests: >
   family by Holm's method. The interval printed is the plain one of level 1 - alpha, so 95 % at
   0.05; it is not adjusted.""",
 }
-"""Fields of a plan that say how it is answered → their lines in every new one."""
+"""Fields of a plan that say how its hypotheses are answered → their lines in every new plan."""
 
 
 def draft_plan(file: str, name: str | None) -> None:
     """Write the draft of a plan for a study, and print what to do next. Raises UserError if the
-    plan exists and something is filled in."""
+    plan exists and its user has filled something in."""
     if not name:
         raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
     path, study = PLANS / file, load_study(name, undrawn=True)
@@ -46,15 +46,15 @@ def draft_plan(file: str, name: str | None) -> None:
     if path.exists() and path.read_text("utf-8") != template:
         raise UserError(f"{relative(path)} exists, and nothing is replaced; take another name")
     write_text(path, template)
-    print(f"{relative(path)} is written: fill in what ends in a colon.")
+    print(f"{relative(path)} is written: fill in the empty fields.")
     if lines := _missing_lines(study, file):
         print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")
-    print(f"Then: ./run_all.sh freeze {file}, which names all that is missing, or fixes the plan.")
+    print(f"Then run ./run_all.sh freeze {file}: it lists what is missing, or freezes the plan.")
 
 
 def _template(study: Study, file: str) -> str:
-    """Return the text of a plan with a study's arms and measures, and a hypothesis for each effect
-    that `proposed_tests` lists. Fields that only the user can fill in are empty."""
+    """Return the text of a plan with a study's arms and measures, and a hypothesis for each of the
+    `proposed_tests`. Fields that only the user can fill in are empty."""
     measure, hypotheses = main_measure(study), list[str]()
     for name, test in proposed_tests(study, measure).items():
         hypotheses += [f"  {json.dumps(name, ensure_ascii=False)}:", "    says:"]
@@ -76,22 +76,22 @@ def _template(study: Study, file: str) -> str:
 
 
 def main_measure(study: Study) -> str:
-    """Return the measure that a study without a plan is about: the loss, or bits per character if
-    its arms' tokens differ."""
+    """Return the main measure of a study without a plan: the loss, or bits per character if its
+    arms have different tokens."""
     per_token = len({vocabulary(dict(arm.config.corpus)) for arm in study.arms()}) == 1
     return MAIN[0] if per_token else "bits_per_character"
 
 
 def proposed_plan(study: Study, measure: str | None) -> Json:
-    """Return the content of a plan with the tests that are proposed for a study."""
+    """Return the content of a plan with the `proposed_tests` of a study."""
     blank = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
     tests = proposed_tests(study, measure or main_measure(study))
     return blank | {"hypotheses": {name: {"says": name} | test for name, test in tests.items()}}
 
 
 def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
-    """Propose tests, as fields of a hypothesis by name: a grid's main effects and interactions, or
-    else each arm's difference from its baseline."""
+    """Propose tests for a study: a grid's main effects and interactions, or else each arm's
+    difference from its baseline. Return name → the fields of the hypothesis."""
     arms = study.arms()
     effects = effects_of({arm.id: arm.levels for arm in arms})
     pairs = {effect.name: effect.pairs for effect in effects if effect.kind != "simple"}
@@ -109,12 +109,11 @@ def _wrapped(text: str) -> str:
 
 
 def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]]]) -> Plan:
-    """Write what a plan of `params/plans/` fixes of its studies into its file, and how it is
-    answered; return the plan.
+    """Write into a plan of `params/plans/` the hashes of its studies' parameters and data, and the
+    rule by which it is answered. Return the plan.
 
     `data_of` returns the hashes of a study's texts, by source, and of its task suites. Raises
-    UserError with a line for each thing that is missing or wrong in the plan and its studies, and
-    for a study that has run.
+    UserError with a line for each fault of the plan and its studies, and for a study that has run.
     """
     path, plan = PLANS / file, read_plan(file)
     faults: list[str] = []
@@ -122,7 +121,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     try:
         parse_yaml(f"{before}\nfrozen:\n".encode(), file)
     except ConfigError:
-        remedy = "write a field a line, without braces or quotes around them"
+        remedy = "write one field per line, without braces or quotes around them"
         faults.append(f"plans/{file}: nothing can be added below its last line; {remedy}")
     studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
     for study in studies:
@@ -147,7 +146,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
             corpus=corpus,
             suite=sorted(suite),
             tasks=tasks_hash(study.evaluation.include_path),
-            # Arms that are commits are committed, and their older code knows no such field.
+            # Arms that are commits are committed anyway, and older code does not know this field.
             committed_code=CODE not in study.factors,
         )
         lines.append(f"  {study.name}:")
@@ -170,8 +169,8 @@ def _missing_lines(study: Study, file: str) -> list[str]:
 
 
 def _used_seeds(file: str) -> list[int]:
-    """List every seed that a study of `params/` lists, or that another plan drew or left out.
-    Published plans hold the seeds of studies that are gone."""
+    """List every seed that a study of `params/` lists, or that another plan drew or skipped. So the
+    seeds of studies that are gone, which only published plans still hold, are not used again."""
     studies = [load_study(path.stem, undrawn=True) for path in listed(PARAMS, "*.yaml")]
     used = {seed for study in studies if not study.drawn for seed in study.seeds}
     for plan in (read_plan(path.name) for path in listed(PLANS, "*.yaml") if path.name != file):

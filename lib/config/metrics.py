@@ -1,9 +1,9 @@
 """Each measure's name, unit, direction and format, and where it is shown.
 
 Every list of measures is a query on this registry: `measures_in` by group. It also knows the
-accuracies of stock tasks, such as `sciq.acc`: see `lib.config.schema.stock_measures`.
-To add a measure, add it here, and return it from `lib.results` if raw files suffice for it, so that
-`verify` computes it again; otherwise from `lib.train.evaluate`.
+accuracies of stock tasks, such as `sciq.acc`: see `lib.config.schema.stock_measures`. To add a
+measure, add it here, and compute it in `lib.results` if raw tables suffice, so that `verify`
+computes it again; otherwise in `lib.train.evaluate`.
 """
 
 from collections.abc import Mapping
@@ -70,10 +70,10 @@ class _Registry(dict[str, Measure]):
 
 
 MEASURES = _Registry({
-    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE),
+    "perplexity": Measure("held-out perplexity", "", "lower", 3, _EVERYWHERE),
     "perplexity_dev": Measure("dev perplexity", "", "lower", 3),
     "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",)),
-    "loss": Measure("validation loss", "nats", "lower", 4, ("summary", "headline")),
+    "loss": Measure("held-out loss", "nats", "lower", 4, ("summary", "headline")),
     "loss_test": Measure("test loss", "nats", "lower", 4),
     "bits_per_character": Measure("bits per character", "", "lower", 4, ("summary",)),
     "accuracy": Measure("next-token accuracy", "", "higher", 4, _EVERYWHERE),

@@ -15,8 +15,8 @@ OUTPUT = "STUDY_OUTPUT"
 
 
 def kaggle_folder(root: Path = ROOT) -> Path | None:
-    """Return Kaggle's top folder, which holds `input/` and `working/`, or None elsewhere. A
-    repository below an `input/` with a `working/` beside it is on Kaggle."""
+    """Return Kaggle's top folder, which holds `input/` and `working/`; None on other machines. A
+    repository below an `input/` with a `working/` beside it counts as on Kaggle."""
     candidates = [parent.parent for parent in root.parents if parent.name == "input"]
     return next((k for k in [*candidates, Path("/kaggle")] if (k / "working").is_dir()), None)
 
@@ -39,7 +39,7 @@ PAPER = PAPERS / "embedding-norm"
 COPIES = (RUNS / ".code").resolve()
 """The code that a sweep executes: a copy, and worktrees of arms that are commits."""
 SWEEP = RUNS / "sweep.json"
-"""What a sweep tells its notebooks, as `lib.sweep.code` writes it."""
+"""Facts that a sweep passes to its notebooks; `lib.sweep.code` writes this file."""
 CHECKOUT = Path(json.loads(SWEEP.read_text("utf-8"))["checkout"]) if ROOT.parent == COPIES else ROOT
 """The repository that the user works in. Git, parameters, texts and tasks are looked up there,
 never in a sweep's copy of the code."""
@@ -70,7 +70,7 @@ def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path
 
 def relative(path: Path) -> str:
     """Write a path relative to the output folder, so that no machine's folders are recorded."""
-    for base in (ROOT, output_root()):  # a copy of the code lies below the latter
+    for base in (ROOT, output_root()):  # a sweep's copy of the code is below the latter
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
     return path.name

@@ -1,7 +1,7 @@
 """A pre-registered plan: its fields, its hash, and the seeds that follow from the hash.
 
 Its hypotheses are sentences in the author's own words, each with a test. The hash covers all fields
-but `deviations`, so that a deviation can be recorded without changing the plan.
+except `deviations`, so a deviation can be recorded at any time without changing the plan.
 """
 
 import hashlib
@@ -27,41 +27,39 @@ Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class Noise(Section):
-    """A transient measured in a run's own batch noise, so that the definition fits every batch
-    size, model and vocabulary."""
+    """A transient (a rise of the loss that makes a run unstable), in units of the run's own batch
+    noise, so that the definition fits every batch size, model and vocabulary."""
 
     times: PositiveFloat = 12.0
     """Standard deviations of that noise, above the running minimum of the training loss."""
     window: Annotated[int, Field(ge=10)] = 50
-    """Number of steps before the one judged, from whose differences the noise is estimated."""
+    """The noise is estimated from the differences over this many steps before the one judged."""
 
 
 class Plateau(Section):
-    """How long a run's training loss stays high at its start, and when that does harm."""
+    """How long a run's training loss stays high at its start, and how long is harmful."""
 
     below: PositiveFloat = 3.0
     """The plateau ends when the mean training loss of five steps falls below this many nats. 3 is
     for a vocabulary of characters; another needs its own."""
     longest: Positive = 60
-    """Most steps of a plateau that does no harm, however the run ends."""
+    """A plateau of at most this many steps is never harmful, however the run ends."""
 
 
 class Instability(Section):
-    """When a run is unstable: by its rise in nats (a transient), or relative to its noise. Without
-    either, no run is called unstable."""
+    """The definition of an unstable run: its loss rises by so many nats, or by so many times its
+    noise. Without either, no run is called unstable."""
 
     rise: PositiveFloat | None = None
-    """Nats above the running minimum of the training loss that make a transient."""
+    """A rise of more than this many nats above the running minimum is a transient."""
     last: Positive | None = None
-    """Steps at the end whose mean loss tells whether a run recovered."""
+    """The mean loss of this many steps at the end tells whether a run recovered."""
     start: PositiveFloat | None = None
-    """Nats above ln V. An arm whose loss starts higher is not judged, because it falls from there.
-    """
+    """An arm whose loss starts more than this many nats above ln V is not judged."""
     noise: Noise | None = None
     plateau: Plateau = Plateau()
     tolerated_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of an arm's runs that may be unstable if the arm counts as stable; None: no run may be.
-    """
+    """An arm counts as stable if at most this share of its runs is unstable; None: 0."""
 
     @model_validator(mode="after")
     def _one_definition(self) -> Self:
@@ -72,7 +70,7 @@ class Instability(Section):
 
     @property
     def is_defined(self) -> bool:
-        """Whether it says when a run is unstable."""
+        """Whether there is a definition of an unstable run."""
         return bool(self.rise or self.noise)
 
 
@@ -81,23 +79,23 @@ class Hypothesis(Section):
 
     says: str
     test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
-    """[arm, the arm that it is compared with, measure]. The test is about the mean over seeds of
-    the first minus the second. A level such as `tied=false` means every arm that has it, each
-    compared with the arm that differs in nothing else. None: in old plans, which rules answered."""
+    """[arm, the arm that it is compared with, measure]. The test is about the first minus the
+    second, as a mean over seeds. A level such as `tied=false` means every arm that has it, each
+    compared with the arm that differs in nothing else. None: only in old plans, which had rules."""
     minus: Contrast | None = None
-    """For an interaction: the two arms whose difference is subtracted from that of `test`."""
+    """For an interaction: subtract the difference of these two arms from that of `test`."""
     minus_share: PositiveFloat = 1.0
-    """How much of that difference is subtracted: with 0.5 and `direction: less`, the claim is that
-    the difference of `test` is less than half as large."""
+    """The share of that difference that is subtracted. With 0.5 and `direction: less`, the claim is
+    that the difference of `test` is less than half as large."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """The difference is larger than this, in the measure's units."""
     equivalent_within: PositiveFloat | None = None
     """Instead of a direction: the difference is smaller than this, in both directions."""
     exact: bool = False
-    """Test by sign flips, which assume nothing but symmetry, instead of by t."""
+    """Use the sign-flip test, which only assumes symmetry, instead of the t test."""
     family: str = "hypotheses"
-    """Hypotheses of one family share the plan's alpha, by Holm's method."""
+    """The hypotheses of a family share the plan's alpha, by Holm's method."""
     if_supported: Text = ""
     if_refuted: Text = ""
     if_negligible: Text = ""
@@ -111,7 +109,7 @@ class Hypothesis(Section):
 
     @property
     def pairs(self) -> list[list[str]]:
-        """The two arms of the test, and those whose difference is subtracted."""
+        """The pair of arms of `test`, and the pair of `minus` if there is one."""
         return [names[:2] for names in (self.test, self.minus) if names]
 
     @model_validator(mode="before")
@@ -124,7 +122,7 @@ class Hypothesis(Section):
         if self.test is None and self.model_fields_set == {"says"}:
             return self
         if self.test is None:
-            raise ValueError("test: is missing; write [arm, the arm it is held against, measure]")
+            raise ValueError("test: is missing; write [arm, the arm to compare with, measure]")
         if (self.direction is None) == (self.equivalent_within is None):
             raise ValueError("give either direction or equivalent_within")
         if self.beyond and self.direction is None:
@@ -140,8 +138,8 @@ class Family(Section):
     contrasts: Some[Contrast]
     measures: Some[str]
     test: Literal["t", "equivalence", "exact"] = "t"
-    """t: paired t; equivalence: two one-sided t tests against the plan's margins; exact: sign
-    flips, which for runs that are stable or not is McNemar's exact test."""
+    """t: paired t test; equivalence: two one-sided t tests against the plan's margins; exact: the
+    sign-flip test, which for runs that are stable or unstable is McNemar's exact test."""
 
 
 class Deviation(Section):
@@ -163,7 +161,7 @@ class Frozen(Section):
     corpus: dict[str, Sha256]
     """Hash of each text, by its source."""
     suite: list[Sha256]
-    """Hashes of the task suites; more than one where corpus or block size is a factor."""
+    """Hashes of the task suites; more than one if corpus or block size is a factor."""
     tasks: Sha256 | None = Field(None, exclude_if=not_)
     """Hash of the files in `evaluation.include_path`."""
     committed_code: bool = Field(False, exclude_if=not_)
@@ -183,31 +181,31 @@ class Plan(Section):
     """Measure → the smallest difference that matters, in its units. Power is computed for it, and a
     difference shown to be smaller is negligible."""
     spread: str | dict[str, PositiveFloat] | None = None
-    """The sd over seeds of the difference of two arms, by measure, from which power is computed; or
-    the name of a recorded study, such as a pilot, that shows it."""
+    """Measure → the sd over seeds of the difference of two arms, from which power is computed. Or
+    the name of a recorded study, such as a pilot, from which this sd is estimated."""
     primary: list[str] = Field([])
     """Primary measures; empty: those of the hypotheses."""
     secondary: list[str] = Field([])
     families: dict[str, Family] = Field({})
     """Tests without a hypothesis of their own."""
     small_effects: Literal["negligible"] | None = None
-    """What a difference that is shown to be smaller than the smallest of interest is called, where
-    a hypothesis claims a direction or that there is one. None: in older plans it refutes that
-    hypothesis. `freeze` writes negligible."""
+    """The answer to a claim of a difference, if the difference is shown to be smaller than the
+    smallest effect of interest. `freeze` writes negligible. None, in older plans: refuted."""
     tests: Text = ""
-    """How hypotheses are tested and answered, in words. `freeze` writes it; older plans lack it."""
+    """How hypotheses are tested and answered, in words. `freeze` writes it; older plans have none.
+    """
     alpha: Probability = ALPHA
     power: Probability = POWER
     instability: Instability | None = None
-    """None: no run is called unstable, and a plateau is defined as by default."""
+    """None: no run is called unstable, and `Plateau` has its defaults."""
     predictions: dict[str, Text] = Field({})
     """What you expect, and what you already know or suspect, by name."""
     procedures: dict[str, Text] = Field({})
-    """Anything else that is fixed in words: what is left out, how open choices will be made, what
-    changed from an earlier plan."""
+    """Anything else that is fixed in words: exclusions, how open choices will be made, changes from
+    an earlier plan."""
     deviations: list[Deviation] = Field([])
     frozen: dict[str, Frozen] = Field({})
-    """What is fixed of each confirmatory study."""
+    """Hashes of each confirmatory study's parameters and data."""
     _hash: str = PrivateAttr("")
 
     @model_validator(mode="wrap")
@@ -259,7 +257,7 @@ class Plan(Section):
 
 
 def without_blanks(content: Any) -> Any:
-    """Leave out the fields of a mapping, and of mappings in it, that are empty or white space."""
+    """Drop the fields of a mapping, and of mappings in it, that are empty or white space."""
     if not isinstance(content, dict):
         return content
     filled = {}
@@ -271,8 +269,8 @@ def without_blanks(content: Any) -> Any:
 
 
 def published_plans() -> Json:
-    """Read each published plan's hash, its fields that have other names today, and its drawn and
-    skipped seeds by study."""
+    """Read the hash of each published plan, its fields that have other names today, and for each
+    study its drawn and skipped seeds."""
     file = PLANS / "published.json"
     return dict(read_json(file)["plans"]) if file.is_file() else {}
 

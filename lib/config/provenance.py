@@ -37,12 +37,12 @@ TRAIN_FILES = (
     "lib/train/optim.py",
     "lib/train/trainer.py",
 )
-"""Files that decide the weights, or the curve that training makes and checkpoints keep. Training
-imports a few more: `tests/config/test_provenance.py` lists them, and why each decides neither."""
+"""Files that decide the weights, or the dev curve that training makes. Training imports a few more:
+`tests/config/test_provenance.py` lists them, and why each of them decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
 """More files that decide the measures of given weights; the same test lists the harmless ones."""
 _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
-"""Files that must be as committed, like the parameters, if a run's commit tells what made it."""
+"""Files that must be committed, like the parameters, for a run's commit to say what made it."""
 
 
 def hash_code(top: Path) -> dict[str, str]:
@@ -82,8 +82,8 @@ def measure_files() -> list[str]:
 
 
 def require_unedited(names: Iterable[str]) -> None:
-    """Raise UserError if a file was edited after this process imported `lib`: later imports, and
-    other processes, would run other code than the keys say."""
+    """Raise UserError if a file was edited after this process imported `lib`. Otherwise later
+    imports, and other processes, would run other code than the keys say."""
     for name in names:
         if not (ROOT / name).is_file() or sha256(ROOT / name) != imported_code()[name]:
             fault = f"{name}: was edited after this notebook imported lib"
@@ -122,7 +122,7 @@ def tasks_hash(include_path: str | None) -> str | None:
 def git(*words: str) -> str | None:
     """Return the output of a git command in the checkout; None if it fails or git is missing.
     Raises OSError if the machine cannot start it, or killed it."""
-    # No locks, because the user may be using git; unquoted names; no signatures in logs.
+    # No locks, because the user may be using git. Names unquoted, and no signatures in logs.
     options = ["--no-optional-locks", "-c", "core.quotePath=false", "-c", "log.showSignature=false"]
     command = ["git", *options, "-C", str(CHECKOUT), *words]
     try:
@@ -144,12 +144,12 @@ def is_checkout() -> bool:
 
 @cache  # every run asks
 def git_state() -> Json:
-    """Return the commit, and whether code and parameters are as committed: None if git cannot tell,
-    as in a tree from `git archive`, whose commit is in lib/VERSION.
+    """Return the commit, and `clean`: whether code and parameters are as committed. None if git
+    cannot tell, as in a tree from `git archive`, which has its commit in lib/VERSION.
 
-    In a sweep's copy of the code, the answers are those that the sweep got when it made the copy,
-    because the checkout may have changed since. For an arm that is a commit, `code` is that commit,
-    and the rest is about the parameters.
+    In a sweep's copy of the code, return what git said when the sweep made the copy, because the
+    checkout may have changed since. For an arm that is a commit, `code` is that commit, and the
+    rest is about the parameters.
     """
     if ROOT.parent != COPIES:
         return ask_git()["code"]
@@ -184,11 +184,11 @@ def is_as_committed(*paths: str, top: Path | None = None) -> bool | None:
 
 
 def plan_log(file: str) -> str:
-    """List the commits that changed a plan of `params/plans/`, newest first, also under its former
+    """List the commits that changed a plan of `params/plans/`, newest first, also under earlier
     names."""
     log = git("log", "--follow", "--format=%h %cs %s", "--", f"params/plans/{file}")
     return (log or "").strip() or "git knows no commit of it"
 
 
-with suppress(OSError, UserError):  # a notebook that cannot be read is told when a key is asked for
+with suppress(OSError, UserError):  # an unreadable notebook is reported when a key is needed
     train_key(), measure_key()

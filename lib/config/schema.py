@@ -45,7 +45,7 @@ WPE_STD = 0.02
 GRADIENT_SHARE = 0.1
 """Share of the embeddings' gradient that the variant `grad_shrink` lets through."""
 TRAIN_SHARE = 0.9
-"""Leading share of a text that is for training; the rest is held out (see `lib.data.split`)."""
+"""The first 90 % of a text are for training; the rest is held out (see `lib.data.split`)."""
 GRAM = 24
 """A question may not share this many characters in a row with the training part."""
 GPU_EVALUATION = 32_768
@@ -63,14 +63,14 @@ class CorpusConfig(Section):
     """A known corpus, or the path of any UTF-8 text, of a folder of texts, or of documents: JSON
     lines with a field `text`, or Parquet with a column `text`."""
     fraction: Share = 1.0
-    """Train on this leading share of the training part, in characters on that of each file; the
-    held-out part never changes."""
+    """Train on this share of the training part, from its beginning; in characters, from the
+    beginning of each file. The held-out part never changes."""
     tokenizer: Annotated[str, Field(pattern=_TOKENIZERS, max_length=1000)] = "characters"
     """characters, bytes, bpe-<size> (learned from the training part), or the path of a
     tokenizer.json of Hugging Face."""
     measured_characters: Annotated[int, Field(gt=0, le=2**26)] = 2**16
-    """Most characters of dev, and of test, that are measured. Counted in characters, so that it is
-    the same text with every tokenizer."""
+    """Measure at most this many characters of dev, and of test. Counted in characters, so that it
+    is the same text with every tokenizer."""
 
     @field_validator("tokenizer")
     @classmethod
@@ -98,11 +98,11 @@ class ModelConfig(Section):
     embedding_std: Annotated[float, Field(ge=LEAST, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
     embedding_rms: Ratio = 1.0
-    """Multiplies the stream after `layernorm`, `rmsnorm` or `scale`, which bring its root mean
-    square to 1."""
+    """Multiplies the output of `layernorm`, `rmsnorm` or `scale`, which bring its root mean square
+    to 1."""
     branch_multiplier: Ratio = 1.0
-    """Multiplies the output of every attention and MLP; the eps of every LayerNorm that reads the
-    stream grows with its square."""
+    """Multiplies the output of every attention and MLP. The eps of every LayerNorm that reads the
+    residual stream is multiplied by its square."""
     tied: bool = True
     """Whether the output projection shares its weights with the token embeddings."""
     embedding_norm_on: Literal["sum", "token"] = "sum"
@@ -110,7 +110,7 @@ class ModelConfig(Section):
     positions: Literal["learned", "rotary"] = "learned"
     """Position embeddings, or queries and keys rotated by their position (arXiv 2104.09864)."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """The norms inside the model: LayerNorm, or RMSNorm without parameters. With the latter,
+    """The norms inside the model: LayerNorm, or RMSNorm without parameters. With RMSNorm,
     `embedding_norm: rmsnorm` has no parameters either."""
     qk_norm: bool = False
     """Whether queries and keys are normalized, by RMSNorm without parameters."""
@@ -127,13 +127,13 @@ class ModelConfig(Section):
     """Standard deviation of an untied output projection at initialisation."""
     head_init: Literal["normal", "embeddings"] = "normal"
     """How an untied output projection starts: drawn from a normal distribution, or as a copy of the
-    token embeddings, from which it then departs."""
+    token embeddings, which then trains separately."""
     embedding_roll: Annotated[int, Field(ge=0, lt=100_000)] = 0
-    """Places by which the features of block 1's input are shifted (`torch.roll`). It keeps lengths
-    and angles, and a token's vector no longer lines up with its own row of a tied projection."""
+    """Shift the features of block 1's input by this many places (`torch.roll`). Lengths and angles
+    stay, but a token's vector no longer lines up with its own row of a tied projection."""
     backout: bool = False
-    """Whether the output projection reads only what the blocks added: block 1's input is subtracted
-    from the stream before the last norm. (nanochat's backout subtracts a later stream.)"""
+    """Whether block 1's input is subtracted from the residual stream before the last norm, so that
+    the output projection reads only what the blocks added. (nanochat subtracts a later stream.)"""
     logit_softcap: Annotated[float, Field(ge=1e-2, le=1e4)] | None = None
     """The c in c · tanh(logits / c), which bounds the logits. None: off."""
     dropout: BelowOne = 0.0
@@ -171,7 +171,7 @@ class TrainingConfig(Section):
     warmup_iterations: Count = 30
     """Steps of linear warm-up, under every schedule but `constant`, which has none."""
     decay_fraction: Share = 0.2
-    """Last share of `iterations`, in which `warmup_stable_decay` falls linearly; 1: from the end of
+    """`warmup_stable_decay` falls linearly over this last share of `iterations`; 1: from the end of
     the warm-up. nanochat: 0.65."""
     final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the end of a schedule that decays, as a share of `learning_rate`."""
@@ -195,8 +195,8 @@ class TrainingConfig(Section):
     gradient_clip: Annotated[float, Field(ge=LEAST, le=1e4)] | None = None
     """Largest gradient norm; the recorded norm is the one before clipping. None: off."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """Numbers of the forward and backward pass; weights stay in fp32. tf32 needs a GPU of compute
-    capability 8.0 or higher (A100). So does bf16, which also runs on a CPU."""
+    """Precision of the training step; weights, and everything else, are in fp32. tf32 and bf16 need
+    a GPU of compute capability 8.0 or higher (A100); bf16 also runs on a CPU."""
 
     @model_validator(mode="after")
     def _warmup_ends_before_training_does(self) -> Self:
@@ -208,17 +208,17 @@ class TrainingConfig(Section):
 
 class EvaluationConfig(Section):
     interval: Positive = 25
-    """Steps between two points of the dev-loss curve. It never changes training."""
+    """Steps between two points of the dev curve. Evaluation never changes training."""
     dev_windows: Annotated[int, Field(gt=0, le=10_000)] = 32
-    """Number of windows of `block_size` tokens, evenly spaced over dev, for each point."""
+    """Windows of `block_size` tokens, evenly spaced over dev, for each point."""
     items_per_task: Count | None = 500
-    """Most questions from each task of the suite; None: all of them; 0: no suite. `01_data` says
-    what 500 are enough for."""
+    """Most questions of each task of the suite (our multiple-choice tasks); None: all; 0: no suite.
+    `01_data` says how small a difference 500 can show."""
     tasks: list[Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]] = []
     """Tasks and groups of the LM-Eval harness, by its names, to evaluate beside the suite."""
     shots: list[Annotated[int, Field(ge=0, le=1000)]] = []
-    """Numbers of solved examples before each question of `tasks`; every number is evaluated. Empty:
-    as many as each task says."""
+    """Numbers of solved examples to show before each question of `tasks`; each number is evaluated.
+    Empty: each task's own number."""
     include_path: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")] | None = None
     """Folder in this repository with your own task files and their data."""
 
@@ -230,19 +230,19 @@ def stock_measures(task: str, shots: Collection[int]) -> list[str]:
 
 class MachineConfig(Section):
     """Settings of the machine. They are not part of a study's hash and make no run stale, but runs
-    that are compared must have been made with equal ones. Add a setting at the end: notebooks print
-    them in order."""
+    that are compared must have equal ones. Add new settings at the end: notebooks print them in
+    order."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Without Apple's (MPS), which lacks the float64 that diagnostics sum in."""
+    """Apple's MPS is missing: it lacks float64, in which diagnostics sum."""
     threads: Annotated[AtLeastOne, BeforeValidator(lambda v: 1 if v in (None, "auto") else v)] = 1
     """CPU threads of one run. auto: 1, because more runs side by side beat more threads."""
     micro_batch_size: OrAuto = None
-    """Sequences per backward pass; gradients are summed over the batch. auto: up to 4 on a CPU,
-    which stay in a core's cache; the whole batch on a GPU."""
+    """Sequences per backward pass; gradients are summed over the batch. auto: the whole batch on a
+    GPU; on a CPU up to 4, which fit into a core's cache."""
     evaluation_batch_size: OrAuto = None
-    """Windows of held-out text, or questions of the suite, per forward pass. auto: 8 on a CPU; 256
-    on a GPU, or as many as hold 32,768 characters."""
+    """Windows of held-out text, or questions of the suite, per forward pass. auto: 8 on a CPU; on a
+    GPU 256, but at most 32,768 characters."""
     checkpoint_interval: Positive = 100
     """Steps between two checkpoints."""
     processes: OrAuto = 1
@@ -255,14 +255,14 @@ class MachineConfig(Section):
     """Compile the training step with `torch.compile`, which needs a C++ compiler, or on a GPU
     Triton."""
     graph: Literal["auto", True, False] = "auto"
-    """Replay a GPU's part of the training step as one CUDA graph, to the same bits in a tenth of
-    the time. auto: whenever a graph can hold the step, but not in fp16, which no GPU has tried yet.
-    true: also in fp16; where no graph can hold the step, an error."""
+    """Replay a GPU's part of the training step as one CUDA graph, which gives the same bits in a
+    tenth of the time. auto: if a graph can hold the step, but not in fp16, which no GPU has tried
+    yet. true: also in fp16, and an error if no graph can hold the step."""
 
 
 _NOT_OF_WEIGHTS = ("checkpoint_interval", "evaluation_batch_size", "graph")
 OF_WEIGHTS = [name for name in MachineConfig.model_fields if name not in _NOT_OF_WEIGHTS]
-"""The settings of the machine that may change weights."""
+"""Settings of the machine that may change weights."""
 
 
 class Machine(MachineConfig):
@@ -308,7 +308,7 @@ class RunConfig(Section):
         return training.iterations * training.batch_size * self.model.block_size
 
     def machine_on(self, device: str, devices: int = 1) -> Machine:
-        """Resolve the machine's settings on a number of devices of a kind; `graph` stays off."""
+        """Resolve every `auto` for a number of devices of one kind; `graph` stays off."""
         settings = self.machine
         processes = settings.processes
         if processes is None:  # the most GPUs that divide the batch
@@ -337,10 +337,21 @@ class RunConfig(Section):
         sections = set(RunConfig.model_fields) - {"machine"}
         return self.model_dump(include=sections, exclude_defaults=True)
 
+    def changes_from(self, other: "RunConfig") -> list[str]:
+        """Write each field, without the machine's, whose value differs from that in `other`, such
+        as `model.tied: True → False`."""
+        one, own = (config.model_dump(exclude={"machine"}) for config in (other, self))
+        return [
+            f"{section}.{name}: {one[section][name]} → {value}"
+            for section, fields in own.items()
+            for name, value in fields.items()
+            if value != one[section][name]
+        ]
+
 
 def vocabulary(corpus: Mapping[str, Any]) -> str:
-    """Return what identifies a corpus' vocabulary: its tokenizer, and the text that a BPE is
-    learned from."""
+    """Return a string that identifies the vocabulary of a corpus: its tokenizer and, if this is a
+    BPE to be learned, the text it is learned from."""
     tokenizer = str(corpus.get("tokenizer", "characters"))
     learned = [str(corpus[name]) for name in ("source", "fraction") if tokenizer.startswith("bpe-")]
     return " ".join([tokenizer, *learned])
@@ -363,4 +374,4 @@ FIELDS = [
 ]
 """Every dotted field."""
 CODE = "code"
-"""A factor beside the fields: its levels are commits, by whose own code their arms are run."""
+"""A factor that is no field: its levels are commits, and each arm is run by its commit's code."""

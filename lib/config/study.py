@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from lib.config.contrasts import Grid, arm_id, level_name, told_apart
+from lib.config.contrasts import Grid, arm_id, level_name, short_names
 from lib.config.errors import ConfigError, explain, short, suggest
 from lib.config.files import prepare_params, read_json, write_text
 from lib.config.paths import PAPER, PARAMS, listed, study_folder
@@ -32,13 +32,13 @@ PlanFile = Annotated[
     BeforeValidator(lambda v: f"{v.removesuffix('.yaml')}.yaml" if isinstance(v, str) else v),
 ]
 MAX_RUNS = 10_000
-"""Of one study."""
+"""Most runs of one study."""
 MAX_ID = 120
 SCRATCH = ".scratch"
 """Name of the study of scratch runs, in `runs/.scratch/`. No parameter file may have it."""
 COMMITS = "commits.json"
-"""File in a study's folder of `runs/`, which a sweep writes when it starts: level of the factor
-`code` → hash of its commit."""
+"""File in a study's folder of `runs/`: level of the factor `code` → hash of its commit. A sweep
+writes it when it starts."""
 COPY = "# A copy, made anew whenever the study is loaded by its path: change that file.\n"
 """First line of a copy in `params/`."""
 _BESIDE_ARMS = {
@@ -56,7 +56,7 @@ _BESIDE_ARMS = {
     "suite",
     "verdict",
 }
-"""Names, without suffixes, of what is beside the arms' folders in `runs/` or in a record."""
+"""Names, without suffixes, of other files and folders beside the arms' in `runs/` or a record."""
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
@@ -71,9 +71,9 @@ class Arm:
     """Id of the arm that this one is compared with; in the grid, the arm with the first factor at
     its first level and every other factor as here."""
     variant: str
-    """What is compared: the level of the first factor, or the name of an included arm."""
+    """The level of the first factor, or the name of an included arm: this is compared."""
     setting: str
-    """The levels of all other factors, which stay the same in a comparison; "" if there are none.
+    """The levels of all other factors: these are equal within a comparison; "" if there are none.
     """
 
 
@@ -88,9 +88,9 @@ class IncludedArm(Section):
 
 
 class Study(RunConfig):
-    """A grid of runs: what all share, the factors' levels, and the seeds.
+    """A grid of runs: their common parameters, the factors with their levels, and the seeds.
 
-    It inherits a run's fields because they are beside its own in its file and in published results.
+    It inherits the fields of a run, because a parameter file has them beside its own.
     """
 
     __hash__ = object.__hash__  # equal studies may have been loaded beside different plans
@@ -100,15 +100,17 @@ class Study(RunConfig):
     factors: dict[str, Some[Level]] = Field({})
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
     commits: dict[str, str] = Field({}, exclude_if=not_)
-    """Commit of each level of the factor `code`. In no file: looked up when the study starts."""
+    """Commit of each level of the factor `code`, looked up when the study starts. Never in a file.
+    """
     seeds: Some[Annotated[int, Field(ge=0, lt=2**63)]]
-    """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
+    """A file may also say `{count: n}`: then loading the study draws them from the plan."""
     drawn: bool = Field(False, exclude=True)
-    """Whether the seeds are drawn. In no file."""
+    """Whether the seeds are drawn from the plan. Never in a file."""
     include: list[IncludedArm] = Field([])
     """Arms beside the grid, each with a level of every factor, and any further fields."""
     exclude: list[dict[str, Level]] = Field([])
-    """Levels of some factors: arms of the grid that have them all are left out."""
+    """Each entry holds levels of some factors; arms of the grid that have all of them are left out.
+    """
     plan: PlanFile | None = None
     """The study's plan, a file in params/plans/; None: exploratory."""
     paper: StudyName = PAPER.name
@@ -126,7 +128,7 @@ class Study(RunConfig):
 
     @model_validator(mode="after")
     def _factors_are_sound(self) -> Self:
-        # All runs are executed and measured in the same way: else they could not be compared.
+        # All runs are executed and measured in the same way, or they could not be compared.
         named = [("factors", name) for name in self.factors]
         for i, arm in enumerate(self.include):
             named += [(f"include.{i}.levels", name) for name in arm.levels]
@@ -196,8 +198,8 @@ class Study(RunConfig):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the parameters that all runs share. It stays the same when seeds or levels are
-        added, so that runs stay valid."""
+        """SHA-256 of the parameters that all runs share. Adding seeds or levels does not change it,
+        so existing runs stay valid."""
         shared = self.changed()
         for factor in self.factors:
             section, _, field = factor.partition(".")
@@ -211,13 +213,13 @@ class Study(RunConfig):
         return [name for task in tasks for name in stock_measures(task, shots)]
 
     def arms(self) -> list[Arm]:
-        """List every combination of levels, the last factor varying fastest, without those that
-        are excluded; then the included ones."""
+        """List every combination of levels that is not excluded, the last factor varying fastest;
+        then the included arms."""
         return list(self._arms.values())
 
     def arm(self, name: str) -> Arm:
         """Return the arm called `name`; ConfigError with the nearest name when there is none."""
-        # A notebook's parameter may be anything.
+        # A notebook may pass anything.
         if not isinstance(name, str) or name not in self._arms:
             raise ConfigError(f"arm: {suggest(name, self._arms)} in study '{self.name}'")
         return self._arms[name]
@@ -231,8 +233,8 @@ class Study(RunConfig):
         return {arm.id: arm for arm in arms}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the study. The copy makes its own arms and hash, unless they follow from the same
-        fields."""
+        """Copy the study. The copy makes its own arms and hash, unless only seeds or commits
+        change, which play no part in them."""
         copied = super().model_copy(update=update, deep=deep)
         if update and not update.keys() <= {"seeds", "commits"}:
             for name in copied.__dict__.keys() - type(self).model_fields.keys():
@@ -251,10 +253,10 @@ class Study(RunConfig):
 
     @cached_property
     def paths(self) -> dict[str, str]:
-        """How levels that are paths are written: see `told_apart`."""
+        """Levels that are paths → their short names: see `short_names`."""
         included = (arm.levels.items() for arm in self.include)
         levels = [level for of in self.factors.values() for level in of]
-        return told_apart(*levels, *(level for arm in included for _, level in arm))
+        return short_names(*levels, *(level for arm in included for _, level in arm))
 
     def arm_id(self, levels: dict[str, Level]) -> str:
         """Write levels as a name: see `lib.config.contrasts.arm_id`."""
@@ -276,13 +278,14 @@ class Study(RunConfig):
         )
 
     def commit_of(self, arm: Arm) -> str | None:
-        """Return the commit whose code runs an arm; None if that is the code at hand.
+        """Return the commit whose code runs an arm; None if this is today's code.
 
-        Raises ConfigError if the study has not started, because commits are looked up then.
+        Raises ConfigError if the study has not started, because only its start looks commits up.
         """
         level = arm.levels.get(CODE)
         if level is not None and level not in self.commits:
-            raise ConfigError(f"factors.code: '{level}' is fixed when the study starts; run it")
+            fault = f"factors.code: '{level}' has no commit yet"
+            raise ConfigError(f"{fault}; run the study, which looks it up when it starts")
         return None if level is None else self.commits[str(level)]
 
     def require_seed(self, seed: int) -> int:
@@ -306,9 +309,9 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConf
 
 
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
-    """Return the study and the arm to train. With changes (dotted field → value) that is a scratch
-    run to play with: it has no plan, its baseline is the unchanged arm, and no record or study
-    takes it. Without changes they are returned as they are.
+    """Return the study and the arm to train, as they are without changes. With changes (dotted
+    field → value), return those of a scratch run to play with: it has no plan, its baseline is the
+    unchanged arm, and no record or study includes it.
 
     Raises ConfigError for a field that does not exist, or a value that is not allowed.
     """
@@ -328,22 +331,24 @@ def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
 
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
-    """Load and validate a study: of `params/` by name (`final`) or path (`params/final.yaml`), or
-    by the path of a YAML elsewhere, which is copied to `params/`.
+    """Load and validate a study: by name (`final`), by path (`params/final.yaml`), or by the path
+    of a YAML elsewhere, which is copied to `params/`.
 
-    With `undrawn`, seeds that are drawn from the plan are 0, 1, … instead, as before it is frozen.
-    Raises ConfigError if the file is missing, is not valid YAML, has an unknown or impossible
-    field, is named otherwise than the study in it, or draws seeds from a plan that is not frozen.
+    With `undrawn`, use 0, 1, … in place of seeds that are drawn from the plan; this also works
+    before the plan is frozen. Raises ConfigError if the file is missing, is not valid YAML, has an
+    unknown or impossible field, is not named like the study, or draws seeds from a plan that is not
+    frozen.
     """
     prepare_params()
     path = _study_file(study)
     content = read_yaml(path)
     try:
         for name in {"commits", "drawn"} & content.keys():
-            raise ConfigError(f"{name}: is found when the study starts; leave it out")
+            raise ConfigError(f"{name}: is set when the study starts; leave it out")
         result = Study.model_validate(content)
         if result.name != path.stem:
-            raise ConfigError(f"name is '{result.name}'; it must be '{path.stem}'")
+            fault = f"name: '{result.name}' is not the file's name"
+            raise ConfigError(f"{fault}; write '{path.stem}'")
         if path.parent != PARAMS:
             _keep_copy(path)
         if undrawn:
@@ -357,7 +362,7 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
 
 
 def _study_file(study: Any) -> Path:
-    """Find a study's file; ConfigError if there is none. A notebook's parameter may be anything."""
+    """Find a study's file; ConfigError if there is none. A notebook may pass anything."""
     if not isinstance(study, str | Path) or not str(study).strip():
         remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
         raise ConfigError(f"study: {short(study)} names none; {remedy}")
@@ -375,7 +380,7 @@ def _study_file(study: Any) -> Path:
 
 def _keep_copy(path: Path) -> None:
     """Copy a study from elsewhere to `params/`, where every process of a sweep finds it. Raises
-    ConfigError if another file there has its name."""
+    ConfigError if there is another file of its name."""
     text, target = path.read_text("utf-8"), PARAMS / path.name
     present = target.read_text("utf-8") if target.is_file() else COPY
     if present != text and not present.startswith(COPY):
@@ -388,7 +393,7 @@ def _drawn_seeds(study: Study) -> list[int]:
     plan = read_plan(study.plan) if study.plan else None
     if plan is None or study.name not in plan.frozen:
         file = study.plan or "PLAN, and name it here"
-        raise ConfigError(f"seeds: are drawn from a frozen plan: ./run_all.sh freeze {file}")
+        raise ConfigError(f"seeds: a count needs a frozen plan; run ./run_all.sh freeze {file}")
     return plan.draw(study.name, len(study.seeds))
 
 
@@ -401,4 +406,4 @@ def _read_commits(study: Study) -> dict[str, str]:
 def _refuse_repeats(field: str, values: list[Any]) -> None:
     repeated = [value for value, n in Counter(values).items() if n > 1]
     if repeated:
-        raise ValueError(f"{field}: {short(repeated[0])} stands twice; list each value once")
+        raise ValueError(f"{field}: {short(repeated[0])} is there twice; list each value once")

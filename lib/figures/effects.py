@@ -14,26 +14,33 @@ from matplotlib.axes import Axes
 from lib.config.contrasts import level_name
 from lib.config.metrics import MEASURES
 from lib.config.schema import Level
-from lib.figures.style import VARIANTS, Variant, dodged, line, log_if_wide, name_ticks, table_looks
+from lib.figures.style import Variant, dodged, line, log_if_wide, name_ticks, table_looks
+
+WORSE, BETTER, NEITHER = "#B2182B", "#2166AC", "0.3"
+"""Colours of a difference."""
 
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw a forest plot of differences in a measure, the first row on top: a mark at `mean_delta`
-    and a bar over the t interval, with the row's `label` at the y axis. Marks are filled if
-    `decided` and hollow if not. A row without a number gets a cross at the edge."""
+    and a bar over the t interval, with the row's `label` at its left and its `value` at its right.
+    Marks are filled if `decided`, else hollow; red if `gain` is negative, blue if it is positive. A
+    row without a number gets a cross at the edge."""
     ax.axvline(0, color="0.5", linewidth=0.8)
+    across = ax.get_yaxis_transform()
     for y, row in enumerate(table.to_dict("records")):
+        colour = BETTER if row["gain"] > 0 else WORSE if row["gain"] < 0 else NEITHER
         if np.isfinite(row["mean_delta"]):
-            ax.hlines(y, row["t_low"], row["t_high"], color="black", linewidth=1.2)
-            ax.plot(
-                row["mean_delta"], y, markersize=5, **mark(VARIANTS["none"], filled=row["decided"])
-            )
+            ax.hlines(y, row["t_low"], row["t_high"], color=colour, linewidth=1.5)
+            face = colour if row["decided"] else "white"
+            ax.plot(row["mean_delta"], y, "o", color=colour, markersize=5, markerfacecolor=face)
         else:
-            ax.plot(0.98, y, "kx", transform=ax.get_yaxis_transform())
+            ax.plot(0.98, y, "kx", transform=across)
+        ax.text(1.02, y, row["value"], color=colour, va="center", transform=across)
     ax.set_yticks(range(len(table)), table["label"])
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.locator_params(axis="x", nbins=5)
-    ax.set_xlabel(f"Δ {MEASURES[measure].title}")
+    better = MEASURES[measure].better
+    ax.set_xlabel(f"Δ {MEASURES[measure].title}" + (f", {better} is better" if better else ""))
     ax.grid(visible=False, axis="y")
     return ax
 
@@ -109,7 +116,7 @@ def differences(
     """Draw the mean paired difference from the baseline, with its t interval, over the levels of a
     factor, with a line at zero. `table` has the contrasts of 03_analysis, each of an arm with its
     own baseline. Crosses count pairs that were dropped because a run diverged."""
-    ax.axhline(0, color="0.5", linewidth=0.8)
+    ax.axhline(0, color="0.5", linewidth=0.8, gid="baseline")
     for look, offset, part in by_level(table, factor, levels):
         x = part["place"] + offset
         mean = part["mean_delta"].to_numpy()

@@ -17,15 +17,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.config.claim import load_plan
+from lib.config.contrasts import spoken
 from lib.config.files import read_json
-from lib.config.metrics import measures_in
+from lib.config.metrics import MEASURES, measures_in
 from lib.config.paths import relative, study_folder
 from lib.config.study import Study
 from lib.figures import effects, training
 from lib.figures.style import facets, in_order
 from lib.results import RunResult
 from lib.stats import runs as of_runs
-from lib.stats.factorial import CHANGES, ENDS, Row, by_setting
+from lib.stats.factorial import CHANGES, ENDS, Row
+from lib.stats.opening import compared, loss_first
 from lib.stats.tables import REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
@@ -42,6 +44,8 @@ class Layout:
     """Of a row, in inches."""
     by: str = "setting"
     """The column of the tables whose values are the columns of panels."""
+    stacked: bool = False
+    """Whether rows are below each other, as wide as a page, if there is one column."""
 
 
 Layouts = Iterator[Layout]
@@ -71,7 +75,7 @@ class StudyFigures:
         self.folder = path.with_name("figures")
         self.plan = load_plan(study)
         self.runs = of_runs.tidy(results)
-        self.main = next(iter(of_runs.main_measures(self.runs, self.plan)), "loss")
+        self.main = loss_first(self.runs, self.plan)[0]
         self.trace = self.raw("trace")
         self.curve = self.raw("curve")
 
@@ -114,46 +118,40 @@ class StudyFigures:
 
     def _effects(self) -> Layouts:
         """By how much do arms differ? Each row is a mean paired difference with its 95 % *t*
-        interval, not adjusted for the number of rows. The rows are the hypotheses of the plan;
-        without a plan, the main effects and interactions of a grid; without a grid, each arm and
-        its baseline. A hollow mark is undecided, or the mean of an effect that changes sign: read
-        its settings, below it. Drawn by `forest` from the tables of 03_analysis."""
-        table = pd.DataFrame(self._compared())
+        interval, not adjusted for the number of rows: red is worse, blue better. The rows are the
+        hypotheses of the plan; without a plan, the main effects and interactions of a grid; without
+        a grid, each arm and its baseline. A hollow mark is undecided, or the mean of an effect that
+        changes sign: read its settings, below it. Drawn by `forest` from the tables of
+        03_analysis."""
+        table = pd.DataFrame(map(self._forest_row, compared(self.verdict, self.main)))
         if table.empty:  # a single arm
             return
-        table = table.astype(ENDS)
-        decided = (table["t_low"] > 0) | (table["t_high"] < 0)
-        if "answer" in table:  # NaN of a setting
-            decided = decided.where(table["answer"].isna(), table["answer"] != "undecided")
-        label = table["name"].map(lambda text: textwrap.fill(text.replace(",", ", "), 24))
-        label += table["changes_sign"].map({True: f"\n{CHANGES}", False: ""})
-        decided &= ~table["changes_sign"]
-        table = table.assign(label=label, decided=decided, variant="", setting="")
-        rows: Rows = {}
-        main_first = sorted(table["measure"].unique(), key=lambda name: name != self.main)
-        for measure in main_first:
-            part = table[table["measure"] == measure]
-            rows[measure] = part, partial(effects.forest, measure=measure)
-        lines = label.str.count("\n").max() + 1
+        rows: Rows = {
+            measure: (table[table["measure"] == measure], partial(effects.forest, measure=measure))
+            for measure in sorted(table["measure"].unique(), key=lambda name: name != self.main)
+        }
+        lines = table["label"].str.count("\n").max() + 1
         most = table["measure"].value_counts().max()
-        yield Layout("effects", rows, height=0.45 + 0.16 * lines * most)
+        height = 0.5 + (0.12 + 0.12 * max(2, lines)) * most
+        yield Layout("effects", rows, height=height, stacked=True)
 
-    def _compared(self) -> Iterator[Row]:
-        """Yield rows of the verdict to show as differences, each with its `name`: of hypotheses,
-        else of effects, else of contrasts. After one that changes sign come its settings."""
-        every = [row for row in self.verdict["effects"] if row["measure"] == self.main]
-        plain = {"changes_sign": False}
-        if tests := self.verdict["hypothesis_tests"]:
-            for test in tests:
-                yield plain | test | {"name": test["hypothesis"]}
-                for setting, of in test.get("settings", {}).items():
-                    yield plain | of | {"measure": test["measure"], "name": f"at {setting}"}
-        elif every:
-            for row in by_setting(every):
-                yield row | {"name": row.get("setting") or row["effect"]}
-        else:
-            for row in self.contrasts(self.main).to_dict("records"):
-                yield plain | row | {"name": f"{row['arm']} - {row['baseline']}"}
+    def _forest_row(self, row: Row) -> Row:
+        """Add to a row of `compared` what `forest` draws beside its numbers."""
+        row = row | {end: np.nan if row[end] is None else row[end] for end in ENDS}
+        measure, answer = MEASURES[row["measure"]], row.get("answer", "")
+        value = f"{measure.estimate(row)}\n{answer}".strip()
+        is_clear = not row["changes_sign"] and (row["t_low"] > 0 or row["t_high"] < 0)
+        interacts = row["kind"] == "interaction" or " - " in row.get("baseline", "")
+        return row | {
+            "label": textwrap.fill(row.get("says", "").rstrip(".") or spoken(row["name"]), 50),
+            "value": CHANGES if row["changes_sign"] else value,
+            "decided": is_clear
+            if not answer
+            else answer != "undecided" and not row["changes_sign"],
+            "gain": measure.gain(row["mean_delta"]) if is_clear and not interacts else np.nan,
+            "variant": "",
+            "setting": "",
+        }
 
     def _loss(self) -> Layouts:
         """Does the loss fall smoothly, and when do variants separate? First the dev loss;
@@ -276,7 +274,9 @@ class StudyFigures:
         columns = [settings[i] for i in places.round().astype(int)]
 
         def draw() -> None:
-            with facets(name, self.folder, list(rows), columns, layout.height) as axes:
+            with facets(
+                name, self.folder, list(rows), columns, layout.height, stacked=layout.stacked
+            ) as axes:
                 for (row, column), ax in axes.items():
                     table = tables[row]
                     _, draw_panel = rows[row]

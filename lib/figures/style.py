@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import cycle, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
+from lib.config.contrasts import LABELS, spoken
 from lib.config.files import atomic_write, write_bytes
 
 plt.rcdefaults()  # whatever a user's matplotlibrc says
@@ -47,19 +49,20 @@ class Variant:
 
 # Okabe & Ito's colours, dark to light; dashes and markers tell them apart in grey.
 VARIANTS = {
-    "none": Variant("none", "#000000", (), "o"),
-    "layernorm": Variant("LayerNorm", "#0072B2", (5, 1.5), "s"),
-    "rmsnorm": Variant("RMSNorm", "#D55E00", (1.5, 1.5), "^"),
+    "none": Variant(LABELS["none"], "#000000", (), "o"),
+    "layernorm": Variant(LABELS["layernorm"], "#0072B2", (5, 1.5), "s"),
+    "rmsnorm": Variant(LABELS["rmsnorm"], "#D55E00", (1.5, 1.5), "^"),
     "center": Variant("center", "#009E73", (5, 1.5, 1, 1.5), "D"),
-    "scale": Variant("scale", "#CC79A7", (3, 1, 1, 1, 1, 1), "v"),
+    "scale": Variant(LABELS["scale"], "#CC79A7", (3, 1, 1, 1, 1, 1), "v"),
     "grad_shrink": Variant("grad_shrink", "#E69F00", (8, 2), "P"),
     "rescued": Variant("rescued", "#56B4E9", (1, 1), "X"),
 }
 """Name → look; the baseline first."""
-
 # Levels that are not in VARIANTS take these in turn. Among 42 levels, no two share both colour and
 # dashes.
 _COLOURS = ("#882255", "#117733", "#332288", "#AA4499", "#999933", "#44AA99")
+LONGEST = 24
+"""Letters of a label beside its line."""
 _MARKERS = ("*", "h", "p", "<", ">", "d")
 _DASHES = (
     (4, 1, 1, 1),
@@ -74,7 +77,7 @@ _DASHES = (
 
 def variant(name: str) -> Variant:
     """Return the look in `VARIANTS`; without one, that of the baseline, labelled by the name."""
-    return VARIANTS.get(name) or replace(VARIANTS["none"], label=name)
+    return VARIANTS.get(name) or replace(VARIANTS["none"], label=spoken(name))
 
 
 def looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, Variant]:
@@ -141,6 +144,8 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "legend.handlelength": 2.6,  # two periods of the longest dash pattern
+    "axes.formatter.useoffset": False,  # it would stand where a label stands
+    "axes.formatter.limits": (-5, 6),
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,
 }
@@ -148,23 +153,31 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
 
 @contextmanager
 def facets(
-    name: str, folder: Path, rows: Sequence[str], columns: Sequence[str], height: float = 1.6
+    name: str,
+    folder: Path,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    height: float = 1.6,
+    *,
+    stacked: bool = False,
 ) -> Iterator[dict[tuple[str, str], Axes]]:
     """Yield an `ax` per (row, column) to draw on; afterwards save the figure in `folder` and show
     it.
 
     Columns are settings, and the panels of a row share their y axis. If there is only one column,
-    its rows are laid out side by side instead, two or three in a line. `height` is that of a line
-    of panels, in inches.
+    its rows are laid out side by side instead, two or three in a line, unless they are `stacked`.
+    `height` is that of a line of panels, in inches. Lines are labelled where they end, if there is
+    room; else there is a legend.
     """
     with plt.rc_context(STYLE):
         panels = [(row, column) for row in rows for column in columns]
         is_grid = len(columns) > 1
         side_by_side = 2 if len(panels) == 4 else min(3, len(panels))
-        if is_grid:
+        if is_grid or stacked:
             side_by_side = len(columns)
         lines = math.ceil(len(panels) / side_by_side)
-        width = 3.25 if len(panels) == 1 else 6.75  # a column and a page of the printed paper
+        # A column and a page of the printed paper.
+        width = 3.25 if len(panels) == 1 and not stacked else 6.75
         figure, axes = plt.subplots(
             lines,
             side_by_side,
@@ -175,7 +188,9 @@ def facets(
         for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
+        across = int(16 * (width / side_by_side - 0.6))  # letters that fit below a panel
         for ax in figure.axes:
+            ax.set_xlabel(textwrap.fill(ax.get_xlabel(), across))
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
             factors = setting.replace("_", " ").replace("=", " = ").split(",")
@@ -185,14 +200,55 @@ def facets(
             for ax in axes[:, 1:].flat:
                 ax.set_ylabel("")
         entries: dict[str, Any] = {}
+        labelled = set[str]()
         for ax in figure.axes:
+            if not is_grid or ax in axes[:, -1]:
+                labelled |= label_ends(ax, height)
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
                 entries.setdefault(label, handle)
-        if entries:
+        if not entries.keys() <= labelled:
             longest = 0.5 + 0.06 * max(map(len, entries))  # inches
             n = max(1, int(width / longest))
             figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=n)
         save(figure, folder, name)
+
+
+def label_ends(ax: Axes, height: float) -> set[str]:
+    """Label lines at the right of the axes, at the height at which they end, apart from each other.
+    Return the labels: none if they do not fit into `height`, in inches, or are long.
+
+    A line's label is its own, or its `gid` if no legend is to show it."""
+    ends = []
+    for drawn in ax.lines:
+        label = drawn.get_gid() or drawn.get_label()
+        y = np.asarray(drawn.get_ydata(), dtype=float)
+        if not label.startswith("_") and np.isfinite(y).any():
+            at = ax.transData.transform((0, y[np.isfinite(y)][-1]))
+            ends.append((ax.transAxes.inverted().transform(at)[1], label, drawn))
+    gap = 0.11 / (height - 0.5)  # between lines of text, as a share of the axes' height
+    if any(len(label) > LONGEST for _, label, _ in ends):
+        ends = []
+    ends.sort(key=itemgetter(0))
+    n = len(ends)
+    if gap * n > 1.2:
+        return set()
+    places = np.array([y for y, *_ in ends])
+    for _ in range(100):  # push apart those that are too close
+        short = np.maximum(0, gap - np.diff(places)) / 2
+        places[:-1] -= short
+        places[1:] += short
+    for place, (_, label, drawn) in zip(places, ends, strict=True):
+        ax.annotate(
+            label,
+            (1, place),
+            (4, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            color=drawn.get_color(),
+        )
+    return {label for _, label, drawn in ends if not drawn.get_gid()}
 
 
 def dodged(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
@@ -221,10 +277,12 @@ def log_if_wide(ax: Axes, values: pd.Series) -> None:
 
 
 def name_ticks(ax: Axes, names: Sequence[str]) -> None:
-    """Label the positions 0, 1, … of the x axis with names, rotated if they would overlap."""
-    ax.set_xticks(range(len(names)), names)
-    longest = 7 * max(map(len, names), default=0)  # pixels
-    if longest * len(names) >= ax.bbox.width:
+    """Label the positions 0, 1, … of the x axis with names, wrapped at their spaces, and rotated if
+    they would overlap nevertheless."""
+    room = int(ax.bbox.width / (7 * max(1, len(names))))  # letters
+    fit = max(room, *(len(word) for name in names for word in name.split()))
+    ax.set_xticks(range(len(names)), [textwrap.fill(name, fit) for name in names])
+    if fit > room:
         plt.setp(ax.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
 
 

@@ -37,7 +37,7 @@ LABELS = {
     "input_cosine": "cosine, block 1 inputs",
     "second_moment_mean": "second moment",
     "context": "characters of context",
-    "position_loss": "held-out loss (nats)",
+    "position_loss": MEASURES["loss"].title,
     "temperature": "softmax temperature",
     "nll": "test loss (nats)",
     "ece": MEASURES["ece_test"].label,
@@ -99,25 +99,11 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
 
 def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
     """Draw the losses of simple models of the text (columns such as `bigram_loss`, if there) as
-    dotted lines. Labels go where no curve is: at the right end if the curves end below the line,
-    at the left if they end above it."""
-    end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
+    dotted lines, which `facets` labels at the right."""
     for name in ("unigram", "bigram", "source"):
         loss = curves.get(f"{name}_loss", pd.Series(np.nan)).mean()
         if np.isfinite(loss):
-            ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=":", zorder=1)
-            at_end = end < loss
-            ax.text(
-                0.99 if at_end else 0.01,
-                loss,
-                name,
-                ha="right" if at_end else "left",
-                va="bottom",
-                fontsize=7,
-                color="0.25",
-                transform=ax.get_yaxis_transform(),
-                clip_on=True,
-            )
+            ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=":", zorder=1, gid=name)
 
 
 def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
@@ -128,7 +114,7 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     arms = curves[curves["arm"] != curves["baseline"]]
     baseline = values.reindex(pd.MultiIndex.from_frame(arms[["baseline", *keys]])).to_numpy()
     deltas = arms.assign(**{y: arms[y] - baseline}).dropna(subset=y)
-    ax.axhline(0, color="0.5", linewidth=0.8)
+    ax.axhline(0, color="0.5", linewidth=0.8, gid="baseline")
     trend(deltas, y, ax)
     ax.set_ylabel(f"Δ {label(y)}")
     return ax

@@ -1,4 +1,4 @@
-"""The record: executed notebooks, raw files, parameters and plans of studies, by hash.
+"""Records of studies: executed notebooks, raw tables, parameters and plans, with their hashes.
 
 Imports `lib.config`, `lib.results` and `lib.stats`, and no torch. Start reading at `verify`.
 """

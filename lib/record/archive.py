@@ -1,9 +1,9 @@
-"""What is kept of a finished study, and how it gets there.
+"""The record of a finished study, and how to make it.
 
 A record is a folder, `papers/<paper>/record/<study>/`, laid out like `runs/<study>/`: parameters,
-plan and every executed notebook, with the result and the raw tables of all runs in `raw.tar.xz`.
-Its `MANIFEST.sha256`, which `sha256sum -c` reads from there, also lists figures and results, which
-lie beside it.
+plan and every executed notebook. `raw.tar.xz` holds the results and raw tables of all runs.
+`MANIFEST.sha256`, which `sha256sum -c` checks in that folder, also lists the figures and results
+of the study, which are in folders beside it.
 """
 
 import hashlib
@@ -43,11 +43,11 @@ SHARED = {
     "03_analysis": ("03_analysis.json", "verdict.json"),
     "04_figures": ("04_figures.json", "figures/*"),
 }
-"""Notebooks that are executed once per study, and the files that each writes, as patterns."""
+"""Notebooks that are executed once per study → patterns of the files that each writes."""
 
 
 class Record:
-    """What is kept of a study. A file is read when it is first asked for."""
+    """The record of a study. A file is read when it is first needed."""
 
     def __init__(self, study: str, paper: Path | None = None) -> None:
         self.study = study
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Every file that a manifest lists, by the name that it has there."""
+        """Every file that the manifest should list, by its name there."""
         paths = [*listed(self.folder, "**/*"), *listed(self.figures, "**/*")]
         paths += [self.results_file, self.verdict_file]
         files = {Path(os.path.relpath(path, self.folder)).as_posix(): path for path in paths}
@@ -68,21 +68,21 @@ class Record:
 
     @cached_property
     def manifest(self) -> dict[str, str]:
-        """The SHA-256 of every file by its name, as it was when the study was archived."""
+        """File → its SHA-256 when the study was archived."""
         lines = (self.folder / MANIFEST).read_text("utf-8").splitlines()
         return {name: hexdigest for hexdigest, _, name in (line.partition("  ") for line in lines)}
 
     def run_notebook(self, arm: str, seed: int) -> Path:
-        """Return where the notebook of a run is kept."""
+        """Return the path of a run's notebook."""
         return self.folder / arm / f"seed-{seed}" / "02_train.ipynb"
 
     @property
     def raw(self) -> Path:
-        """Where results and raw tables are read."""
+        """The folder from which results and raw tables are read."""
         return _unpacked(self.folder / RAW)
 
     def raw_folder(self, arm: str, seed: int) -> Path:
-        """Return where result and raw tables of a run are read."""
+        """Return the folder from which the result and raw tables of a run are read."""
         return self.raw / arm / f"seed-{seed}"
 
     def joined(self, name: str) -> pd.DataFrame:
@@ -92,7 +92,7 @@ class Record:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Every run that the parameters ask for, in their order. UserError for a missing one."""
+        """Every run that the parameters ask for, in order. UserError if one is missing."""
         runs = []
         for arm, seed in product(self.parameters.arms(), self.parameters.seeds):
             path = self.raw_folder(arm.id, seed) / "result.json"
@@ -103,7 +103,7 @@ class Record:
 
     @cached_property
     def results(self) -> dict[str, Any]:
-        """The parameters, and number, mean and sd of every measure by arm."""
+        """The parameters, and for each arm the number, mean and sd of every measure."""
         return dict(read_json(self.results_file))
 
     @cached_property
@@ -114,27 +114,27 @@ class Record:
     @cached_property
     def parameters(self) -> Study:
         """The study as it was archived."""
-        # Without the fields that were dropped since; 0, 1, … stand for seeds that were drawn.
+        # Ignore fields that were dropped since. Seeds that were drawn are 0, 1, … here.
         return Study.model_validate(read_yaml(self.folder / "parameters.yaml"), extra="ignore")
 
 
 @cache
 def _unpacked(file: Path) -> Path:
-    """Unpack the raw tables of a record, which nothing changes, for as long as this process lives,
-    which may be one of a pool: those know no `atexit`."""
+    """Unpack the raw tables of a record into a folder that lives as long as this process. `atexit`
+    would not do, because processes of a pool ignore it."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
     remove = Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
     try:
         with tarfile.open(file, "r:xz") as packed:
-            packed.extractall(folder, filter="data")  # which refuses what leads out of it
+            packed.extractall(folder, filter="data")  # refuses paths that lead out of the folder
     except BaseException:
-        remove()  # at once: the next record may have room where this one had none
+        remove()  # at once, because a smaller record may still fit on the disk
         raise
     return folder
 
 
 def files_of(notebook: str, study: str) -> dict[str, str]:
-    """Hash the files that a notebook of a whole study wrote, by their names in its folder."""
+    """Hash the files that a notebook of `SHARED` wrote, by their names in the study's folder."""
     folder = paths.study_folder(study)
     found = sorted(path for pattern in SHARED[notebook] for path in folder.glob(pattern))
     files = [path for path in found if path.is_file() and not path.name.startswith(".")]
@@ -142,7 +142,7 @@ def files_of(notebook: str, study: str) -> dict[str, str]:
 
 
 def results_read(notebook: str, study: Study) -> dict[str, str | None]:
-    """Hash the results that a notebook of a whole study reads; None for one that is missing."""
+    """Hash the results that a notebook of `SHARED` reads; None for a missing one."""
     if notebook == "01_data":
         return {}
     folder = paths.study_folder(study.name)
@@ -155,14 +155,14 @@ def results_read(notebook: str, study: Study) -> dict[str, str | None]:
 
 
 def cells_digest(notebook: dict[str, Any]) -> str:
-    """Hash the cells of an executed notebook with what they show."""
+    """Hash the cells of an executed notebook, with their outputs."""
     return digest(files.nan_to_none(notebook["cells"]))
 
 
 def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
-    """Return which file of a completed notebook of a whole study, itself included, is not as its
-    execution left it; "" if all are. Without `suite`, that folder is not looked at. Notebooks from
-    before stamps named files pass."""
+    """Return which file of a completed notebook of `SHARED` was changed since its execution (the
+    notebook itself, or a file that it wrote); "" if none was. Without `suite`, ignore the files of
+    the suite. Notebooks from before there were hashes of files pass."""
     path = paths.executed_notebook(notebook, study.name)
     stamp = status_of(path)
     if "files" not in stamp:
@@ -175,14 +175,14 @@ def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
 
 
 def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
-    """Copy a finished study from `runs/` into the record, in place of its former one.
+    """Copy a finished study from `runs/` into its record.
 
-    A record that did not come from `runs/` here stays as it is unless `replace` says otherwise.
-    Killed at any instant, it leaves the former record, or one without a manifest, which the same
-    command finishes. Without `suite`, the study's own need not be there.
+    A record that was not made from `runs/` here is kept, unless `replace` is true. If this is
+    killed, it leaves the old record or one without a manifest, and calling it again finishes. With
+    `suite` false, the files of the suite may be missing.
 
-    Raises ResultError for missing or mixed runs, and UserError for a notebook that did not
-    complete, that shows other results than these, or whose files were changed, naming it.
+    Raises ResultError for missing or mixed runs. Raises UserError for a notebook that did not
+    complete, shows other results than these, or has files that were changed since.
     """
     record = Record(study.name)
     source = paths.study_folder(study.name)
@@ -201,11 +201,11 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
         read = stamp.get("made_from", {}).get("results")
         why = why_changed(name, study, suite=suite)
         if read and read != digest(results_read(name, study)):
-            why = f"{name}.ipynb was made from other results than those that are here"
+            why = f"{name}.ipynb was made from other results than those in runs/{study.name}"
         if why:
-            raise UserError(f"{why}; rerun ./run_all.sh {study.name}, which makes it again")
+            raise UserError(f"{why}; run ./run_all.sh {study.name} to make it again")
     if not (replace or is_replaceable(study.name)):
-        print(f"{study.name}: its record came from elsewhere and stays as it is")
+        print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
         return
 
     with atomic_write(record.folder, only_writer=True) as partial:
@@ -222,14 +222,14 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
         done = result_file("archive", study.name)
         if not (done.is_file() and is_replaceable(study.name)):
             files.write_json(done, {"manifest": None})
-        # From here on there is no record, until all is in its place and has a manifest again.
+        # From here on there is no record, until everything is in its place and has a manifest.
         (record.folder / MANIFEST).unlink(missing_ok=True)
         for folder in (record.folder, record.figures):
             shutil.rmtree(folder, ignore_errors=True)
     hidden = shutil.ignore_patterns(".*")
     shutil.copytree(source / "figures", record.figures, ignore=hidden)
     results = read_json(result_file("03_analysis", study.name))
-    results.pop("runs")  # which `raw.tar.xz` holds
+    results.pop("runs")  # they are in `raw.tar.xz`
     files.write_json(record.results_file, results, indent=None)
     files.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     sums = sums_of(record)
@@ -240,14 +240,14 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
 
 
 def sums_of(record: Record) -> str:
-    """Write the manifest of a record's files as they are."""
+    """Return the text of a manifest of a record's files as they are now."""
     return "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
 
 
 def tag_commits(study: str, commits: Iterable[str | None]) -> None:
-    """Tag the commit of a study's runs, which holds its plan, as `record/STUDY`: git then keeps it
-    when history is rewritten, and clones have it. Of several, those that no other has in its
-    history (the next is `record/STUDY.2`). If git cannot, nothing is tagged."""
+    """Tag the commit of a study's runs, which holds its plan, as `record/STUDY`. So git keeps it
+    when history is rewritten, and clones have it. If there are several commits, tag each that is
+    in no other's history; the second tag is `record/STUDY.2`. If git fails, tag nothing."""
     with suppress(OSError):
         heads = git("merge-base", "--independent", *sorted(filter(None, {*commits}))) or ""
         for i, commit in enumerate(heads.split()):
@@ -256,8 +256,8 @@ def tag_commits(study: str, commits: Iterable[str | None]) -> None:
 
 
 def is_replaceable(study: str) -> bool:
-    """Return whether a sweep may replace a study's record: there is none, or it was archived from
-    `runs/` here, or is being archived: until that is done it has no manifest."""
+    """Return whether a sweep may replace a study's record: there is none, it was archived from
+    `runs/` here, or archiving it was interrupted, so that it has no manifest."""
     record, done = Record(study), result_file("archive", study)
     if not any(record.folder.glob("*")):
         return True
@@ -268,7 +268,7 @@ def is_replaceable(study: str) -> bool:
 
 
 def is_whole(study: str) -> bool:
-    """Return whether a study's record has the files of its manifest, as they were archived."""
+    """Return whether a study's record has exactly the files of its manifest, unchanged."""
     record = Record(study)
     with suppress(OSError):
         return {name: sha256(path) for name, path in record.files.items()} == record.manifest
@@ -276,8 +276,8 @@ def is_whole(study: str) -> bool:
 
 
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:
-    """Write files of the folder `source` to a tar that is compressed as a whole, as runs have much
-    in common. The same files give the same bytes."""
+    """Write files of the folder `source` to one compressed tar; runs have much in common, so this
+    is smaller than compressing each. The same files give the same bytes."""
     with tarfile.open(target, "w:xz") as packed:
         for path in sorted(files):
             member = tarfile.TarInfo(path.relative_to(source).as_posix())  # no owner, no time
@@ -287,13 +287,14 @@ def pack(files: Iterable[Path], source: Path, target: Path) -> None:
 
 
 def executed_at(stamps: Iterable[Json]) -> str:
-    """Write at which commits notebooks were executed, from what they or their results keep."""
+    """Return a sentence that names the commits at which notebooks were executed, given parts of
+    their provenance."""
     commits = sorted({*map(commit_of, stamps)})
     return f"Executed at {', '.join(commits)}; imports are of that commit."
 
 
 def paper_of(study: str) -> Path:
-    """Return the folder of a study's paper: the one that its parameter file names; where that
+    """Return the folder of a study's paper: the one that its parameter file names or, if that file
     cannot be read, the one that holds its record."""
     with suppress(OSError, ConfigError):
         return PAPERS / (read_yaml(PARAMS / f"{study}.yaml").get("paper") or PAPER.name)
@@ -302,7 +303,7 @@ def paper_of(study: str) -> Path:
 
 
 def papers_named(names: list[str]) -> list[Path]:
-    """List the folders of the papers named, or of all; UsageError for one that is not there."""
+    """List the folders of papers, of all if none is named; UsageError for an unknown one."""
     known = {paper.name: paper for paper in sorted({PAPER, *listed(PAPERS, "*/")})}
     for name in names:
         if name not in known:
@@ -311,7 +312,7 @@ def papers_named(names: list[str]) -> list[Path]:
 
 
 def recorded_studies(paper: Path | None = None) -> list[str]:
-    """List every study that has a record or results, in one paper or in all."""
+    """List the studies that have a record or results, in one paper or in all."""
     top = paper.name if paper else "*"
     found = [*listed(PAPERS, f"{top}/record/*"), *listed(PAPERS, f"{top}/results/*.json")]
     return sorted({path.name.partition(".")[0] for path in found})

@@ -1,9 +1,10 @@
-"""Train recorded runs again, by today's code, and compare with their record.
+"""Train recorded runs again with today's code, and compare them with their record.
 
 Initial weights and batches must be the same, by their hashes. On the same type of CPU with the same
-versions the final weights are equal to the bit. Elsewhere rounding moves them, and some recipes
-amplify it: a final loss that has moved no further than a reader would mind is within tolerance, and
-one that has moved further says nothing, as a wrong number and rounding look alike.
+versions, final weights must be equal to the bit. On other machines rounding moves them, and some
+recipes amplify that. If the final loss moved by less than would matter to a reader, the run is
+within tolerance. If it moved further, the run cannot be judged: rounding may be the cause as well
+as a wrong number.
 """
 
 import random
@@ -23,16 +24,16 @@ DIFFERS, UNJUDGED = "differs", "cannot be judged"
 STATUS = {EQUAL: 0, WITHIN: 0, UNJUDGED: 4, DIFFERS: 1}
 """Outcome → exit status."""
 SMALLEST = 0.03
-"""Nats: the smallest effect of interest of most plans. A tenth of it is tolerated."""
+"""The smallest effect of interest of most plans, in nats. A tenth of it is tolerated."""
 MACHINE = ("device_name", "vector_level", "precision", "threads", "processes", "micro_batch_size")
-"""What of a machine decides how its sums are rounded, beside the versions of packages."""
+"""Facts about a machine that decide how sums are rounded, beside the versions of packages."""
 
 
 def retrain(words: list[str], studies: list[str], train: Train) -> int:
-    """Train runs again, print how each compares, and return the exit status: that of the worst.
+    """Train runs again, print how each compares, and return the exit status of the worst.
 
-    `words` is a number of runs to draw from some (none named: all) recorded studies, or the runs
-    themselves as STUDY/ARM/SEED. UsageError for a word that is neither, or no recorded run.
+    Each of `words` names a run as STUDY/ARM/SEED, or is a number of runs to draw at random from
+    `studies` (if empty, from all recorded ones). Raises UsageError for any other word.
     """
     chosen: list[Run] = []
     for word in words:
@@ -46,7 +47,8 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
             known = [run for of in studies or recorded_studies() for run in Record(of).runs]
             chosen += random.SystemRandom().sample(known, min(int(word), len(known)))
         else:
-            raise UsageError(f"--retrain: '{word}' is no number of runs, and no STUDY/ARM/SEED")
+            fault = f"--retrain: '{word}' names no runs"
+            raise UsageError(f"{fault}; write how many, or STUDY/ARM/SEED")
     outcomes = []
     for run in chosen:
         outcome, lines = train_again(run, train)
@@ -56,12 +58,12 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
 
 
 def name_of(run: Run) -> str:
-    """Name a run as a command line does."""
+    """Return the name of a run as on the command line."""
     return f"{run['study']}/{run['arm']}/{run['seed']}"
 
 
 def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
-    """Train a recorded run again; return how it compares, and lines with what was compared."""
+    """Train a recorded run again. Return the outcome, and lines with the values compared."""
     if CODE in run["levels"]:
         return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
     study = load_study(run["study"])
@@ -80,7 +82,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     if again["final_weights"] == run["final_weights"]:
         return EQUAL, lines
     if machine_of(again) == machine_of(run):
-        return DIFFERS, [*lines, "its final weights are others, on the same type of machine"]
+        return DIFFERS, [*lines, "its final weights differ, on the same type of machine"]
     is_within = all(again[name] == run[name] for name in ("status", "diverged_at"))
     if is_within and run["status"] == "completed":
         plan = load_plan(study)
@@ -93,7 +95,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
 
 
 def machine_of(result: Run) -> str:
-    """Say what a run was trained on, as far as it decides how numbers are rounded."""
+    """Return the facts about a run's machine that decide how numbers are rounded."""
     origin = trained_with(result["provenance"])
     facts = [f"{name} {origin.get(name)}" for name in MACHINE]
     facts += [f"{name} {value}" for name, value in origin.get("variables", {}).items()]

@@ -1,11 +1,11 @@
-"""Verify records: recompute, by today's code, every value that they publish, and compare.
+"""Verify records: recompute every published value with today's code, and compare.
 
-Each study is gone through from the ground up: the sums of its files; the parameters, plan and seeds
-that its runs name; how each run begins, by the hashes of its initial weights and batches; the
-measures from the raw tables, which its notebook and its result both say; contrasts, tests and
-answers from the measures. What rests on something faulty is not looked at. What raw tables do not
-tell, and what today's code no longer computes, is listed once, as not checked. What this machine
-refuses (space, memory, a right) is no fault of a record: it could not be verified here.
+For each study, in this order: the hashes of its files; parameters, plan and seeds; the hashes of
+each run's initial weights and batches (its *beginnings*); the measures in `result.json` and in the
+notebook, from the raw tables; contrasts, tests and answers, from the measures. The first step with
+a fault is the last one. Values that raw tables do not give, and values that today's code no longer
+computes, are counted as not checked. If this machine refuses something (space, memory, a right),
+that is no fault of the record: it could not be verified here.
 """
 
 import errno
@@ -35,12 +35,12 @@ from lib.stats.runs import check, study_results, tidy
 from lib.stats.verdict import analyse
 
 TOLERANCE = 1e-9
-"""Relative: in the digits beyond, machines may differ."""
+"""Relative tolerance; further digits may differ between machines."""
 NOT_HERE = 5
-"""The exit status if this machine could not verify something, and found no fault."""
+"""The exit status if there is no fault, but this machine could not verify everything."""
 Begin = Callable[[RunConfig, int, int], tuple[str, str] | None]
-"""Configuration, seed and number of steps → hashes of initial weights and batches; None where the
-text is not in reach."""
+"""Configuration, seed and number of steps → hashes of initial weights and batches; None if the text
+is not on this machine."""
 NAMING = (
     "family",
     "hypothesis",
@@ -54,37 +54,37 @@ NAMING = (
     "text",
     "reference",
 )
-"""What a row of a verdict's table is about."""
+"""Columns that identify a row in a table of a verdict."""
 NUMBERS = ("contrasts", "tests", "hypothesis_tests", "answers")
 """Tables of a verdict that are published."""
 WORDS = ("reason", "sentence")
-"""What verdicts say in words, which today's code may say in others."""
+"""Texts in a verdict; today's code may put them in other words."""
 
 
 @dataclass
 class Report:
-    """What came of verifying a study."""
+    """The outcome of verifying a study."""
 
     study: str
     faults: list[str] = field(default_factory=list)
     recomputed: Counter[str] = field(default_factory=Counter)
-    """How many values of a kind are as they were published."""
+    """Kind → number of values that are as published."""
     unchecked: Counter[str] = field(default_factory=Counter)
-    """How many values of a name were not recomputed."""
+    """Name → number of values that were not recomputed."""
     unverified: str = ""
-    """Why git cannot tell whether its plan came before its runs."""
+    """Why git cannot tell whether the plan came before the runs."""
     refused: str = ""
-    """What this machine refused before all was compared, with the remedy."""
+    """What this machine refused, so that not everything was compared; with the remedy."""
 
     @property
     def status(self) -> int:
-        """The exit status for it: 0 if it is as published, 1 for a fault, else `NOT_HERE`."""
+        """The exit status: 0 if all is as published, 1 for a fault, else `NOT_HERE`."""
         return 1 if self.faults else NOT_HERE if self.refused else 0
 
 
 def verify(studies: list[str], begin: Begin) -> int:
-    """Verify the records of some studies, print what comes of each, and return the exit status.
-    `begin` must be a function of a module, as other processes call it."""
+    """Verify the records of some studies, print the outcome of each, and return the exit status.
+    `begin` must be a function of a module, because other processes call it."""
     statuses = []
     unverified = dict[str, list[str]]()
     unchecked = Counter[str]()
@@ -108,10 +108,10 @@ def verify(studies: list[str], begin: Begin) -> int:
 
 
 def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
-    """Verify records side by side, and yield what comes of each in their order."""
+    """Verify records side by side, and yield their reports in order."""
     rest = [*studies]
-    # Without semaphores, as where /dev/shm cannot be written, there is no pool; and a process that
-    # is killed takes all of its pool with it.
+    # There is no pool without semaphores (/dev/shm cannot be written), and a process that is killed
+    # ends its whole pool.
     with suppress(OSError, BrokenProcessPool), ProcessPoolExecutor(cores()) as pool:
         for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             del rest[0]
@@ -121,7 +121,7 @@ def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
 
 
 def _alone(record: Record, begin: Begin) -> Report:
-    """Verify a record in a process of its own, or in this one where there can be no other."""
+    """Verify a record in its own process, or in this one if no other can be started."""
     with suppress(OSError), ProcessPoolExecutor(1) as pool:
         try:
             return pool.submit(verify_record, record, begin).result()
@@ -159,7 +159,7 @@ def wrong_files(record: Record, report: Report) -> Iterator[str]:
     for name, stated in record.manifest.items():
         if name not in files:
             with suppress(FileNotFoundError, NotADirectoryError):
-                # This raises where a folder cannot be entered; one that cannot be read looks empty.
+                # `stat` raises if a folder cannot be entered. One that cannot be read looks empty.
                 if S_ISREG((record.folder / name).stat().st_mode):
                     raise PermissionError(errno.EACCES, "it is not listed", name)
             yield f"{name} is missing"
@@ -170,8 +170,8 @@ def wrong_files(record: Record, report: Report) -> Iterator[str]:
 
 
 def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
-    """Yield what the record says otherwise of its parameters, plan and seeds than `params/`, and
-    what a run says otherwise of its own than the record."""
+    """Yield where the record's parameters, plan and seeds differ from `params/`. Raises UserError
+    if a run was made with other ones than the record's."""
     study = record.parameters
     if (PARAMS / f"{study.name}.yaml").is_file():
         asked = load_study(study.name).model_dump(mode="json", exclude={"machine"})
@@ -181,7 +181,7 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
     if study.plan:
         kept = read_yaml(record.folder / "plan.yaml")
         asked = read_yaml(PLANS / study.plan)
-        asked["deviations"] = kept["deviations"] = None  # which may be written down at any time
+        asked["deviations"] = kept["deviations"] = None  # these may be added at any time
         for name, stated, value in differences(kept, asked):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
     check(study, [RunResult.model_validate(run) for run in record.runs])
@@ -193,24 +193,25 @@ def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[s
     for run in record.runs:
         hashes = begin(recorded_config(run["config"]), run["seed"], run["steps"])
         if hashes is None:
-            report.unchecked["beginnings, whose text is not in reach"] += 1
+            report.unchecked["beginnings, whose text is not on this machine"] += 1
             continue
         for name, value in zip(("initial_weights", "batches"), hashes, strict=True):
             if run[name] != value:
-                yield f"{run_name(run)}: {name} are {run[name][:12]}, its seed's {value[:12]}"
+                stated = f"{name} are {run[name][:12]}"
+                yield f"{run_name(run)}: {stated}, but its seed gives {value[:12]}"
         report.recomputed["beginnings"] += 1
 
 
 def wrong_measures(record: Record, report: Report) -> Iterator[str]:
-    """Yield what is wrong with each run by itself."""
+    """Yield the faults of `verify_run` for every run."""
     for run in record.runs:
         name = run["arm"], run["seed"]
         yield from verify_run(run, record.raw_folder(*name), record.run_notebook(*name), report)
 
 
 def verify_run(run: Run, folder: Path, notebook: Path, report: Report) -> Iterator[str]:
-    """Yield raw tables that a run's result was not written with, what its notebook prints otherwise
-    than the result, and measures that do not follow from the raw tables."""
+    """Yield raw tables that are not the ones listed in a run's result, values that its notebook
+    prints otherwise than the result, and measures that do not follow from the raw tables."""
     for name, stated in run["files"].items():
         if not (folder / name).is_file() or sha256(folder / name) != stated:
             yield f"{run_name(run)}: {name} is not the file that its result was written with"
@@ -218,12 +219,12 @@ def verify_run(run: Run, folder: Path, notebook: Path, report: Report) -> Iterat
         yield f"{run_name(run)}: its notebook prints {name} {stated}, result.json says {value}"
     computed = nan_to_none(measures_of(read_raw(folder)))
     for name, stated, value in differences(run["measures"], computed, report):
-        yield f"{run_name(run)}: {name} is {stated}, and {value} by its raw tables"
+        yield f"{run_name(run)}: {name} is {stated}, but its raw tables give {value}"
     report.recomputed["measures"] += len(computed)
 
 
 def shown_result(notebook: Json) -> Any:
-    """Return what a training notebook keeps as JSON of its result; None where it shows none."""
+    """Return the JSON output in which a training notebook keeps its result; None if it has none."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             if kept := output.get("data", {}).get("application/json"):
@@ -232,13 +233,13 @@ def shown_result(notebook: Json) -> Any:
 
 
 def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
-    """Yield what results and verdict say otherwise than today's analysis of the runs."""
+    """Yield where results and verdict differ from today's analysis of the runs."""
     study = record.parameters
     runs = [RunResult.model_validate(run) for run in record.runs]
     plan, stated = load_plan(study), record.verdict
     claim = claim_status(study, plan, record.runs)
     report.unverified = "; ".join(claim.reasons) if claim.name == "UNVERIFIED" else ""
-    if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
+    if "UNVERIFIED" in (claim.name, stated["standing"]):  # git could not tell, then or now
         because = list(stated["exploratory_because"])
         claim = replace(claim, name=stated["standing"], reasons=because)
         report.unchecked["standing"] += 1
@@ -249,11 +250,13 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
 
 
 def differing(record: Record, summary: Json, verdict: Json, report: Report) -> Iterator[str]:
-    """Yield what a record says otherwise than the summary and the verdict that were made again of
-    its runs. These may say more; of what they leave out all but NUMBERS is only counted."""
+    """Yield where a record differs from a summary and a verdict that were computed again from its
+    runs. Values that only these have are ignored. Values that they lack are only counted, unless a
+    table of NUMBERS is missing."""
     for name in NUMBERS:
         if name in record.verdict and name not in verdict:
-            yield f"{record.verdict_file.name}: its {name} are missing by its runs"
+            fault = f"its {name} are missing in today's analysis"
+            yield f"{record.verdict_file.name}: {fault}"
         report.recomputed[name.replace("_", " ")] += len(record.verdict.get(name, ()))
     report.recomputed["summaries"] += sum(map(len, record.results["summary"].values()))
     for file, published, computed in (
@@ -261,15 +264,15 @@ def differing(record: Record, summary: Json, verdict: Json, report: Report) -> I
         (record.verdict_file, record.verdict, verdict),
     ):
         for name, one, other in differences(published, nan_to_none(computed), report):
-            yield f"{file.name}: {name} is {one}, and {other} by its runs"
+            yield f"{file.name}: {name} is {one}, but its runs give {other}"
 
 
 def differences(
     stated: Any, computed: Any, report: Report | None = None, name: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where two values as JSON differ: the name of the place, and both values. With a report,
-    what only `stated` has and what it says in words is counted there, and `computed` may be more.
-    """
+    """Yield the differences of two JSON values: the name of the place, and both values. With a
+    report, count there the values that only `stated` has, and texts, instead of yielding them; and
+    ignore values that only `computed` has."""
     if isinstance(stated, dict) and isinstance(computed, dict):
         for key in stated if report else stated | computed:
             inner = f"{name}.{key}".removeprefix(".")
@@ -290,7 +293,7 @@ def differences(
 
 
 def _by_name(table: Any) -> Json:
-    """Name the rows of a table by what they are about; none where two have one name."""
+    """Return the rows of a table by their columns of NAMING; {} if two rows have the same ones."""
     if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
         return {}
     rows = {" ".join(str(row[name]) for name in NAMING if name in row): row for row in table}
@@ -298,5 +301,5 @@ def _by_name(table: Any) -> Json:
 
 
 def run_name(run: Run) -> str:
-    """Name a run for a message."""
+    """Return the name of a run for a message."""
     return f"{run['arm']} seed {run['seed']}"

@@ -9,11 +9,11 @@ from lib import exports
 __getattr__ = exports(
     __name__,
     {
-        "factorial": ["with_signs"],
+        "factorial": ["by_setting"],
+        "opening": ["answer_sentences", "arm_table", "loss_first", "question", "seed_numbers"],
         "paired": ["paired_rows", "t_test"],
         "runs": [
             "collect",
-            "main_measures",
             "melt_columns",
             "read_parquet",
             "read_table",
@@ -29,7 +29,9 @@ __getattr__ = exports(
             "readable",
             "repetitions",
             "result_table",
+            "section",
             "seed_tables",
+            "statistics",
             "summary_table",
         ],
         "verdict": ["analyse"],

@@ -13,13 +13,13 @@ from lib.config.plan import Hypothesis, Plan
 from lib.stats.factorial import CHANGES, Row
 
 FEW = 3
-"""Most seeds that are named, not counted."""
+"""Up to this many seeds are named, more are counted."""
 
 
 def in_words(row: Row, plan: Plan) -> str:
-    """Explain an answer, given its row of `hypothesis_tests`: what the hypothesis says and claims,
-    what was found and what that excludes, whether it holds without each seed, and the plan's
-    sentence for it."""
+    """Return an answer in words, given its row of `hypothesis_tests`: the hypothesis and its claim,
+    the estimate and what its interval excludes, whether the answer holds without each seed, and the
+    plan's sentence for it."""
     measure = MEASURES[row["measure"]]
     n, found, excludes = row["n"], measure.estimate(row), exclusion(row, plan)
     is_tested = not np.isnan(row["p_holm"])
@@ -56,8 +56,8 @@ def in_words(row: Row, plan: Plan) -> str:
 
 
 def outcome(row: Row, plan: Plan) -> str:
-    """Write a hypothesis's answer in a few words, given its row of `hypothesis_tests`: with what
-    its interval excludes, and whether it holds without each seed, which older records lack."""
+    """Return a hypothesis's answer in a few words, given its row of `hypothesis_tests`, with what
+    its interval excludes and whether it holds without each seed (older records do not say)."""
     told = ": ".join(filter(None, [_by_its_plan(row, plan), exclusion(row, plan)]))
     if row["answer"] == "supported":
         told = f"supported{_smallness(row, plan)}"
@@ -68,12 +68,12 @@ def outcome(row: Row, plan: Plan) -> str:
 
 
 def exclusion(row: Row, plan: Plan) -> str:
-    """Write what a row's interval excludes, such as "a gain of 0.03 or more is excluded"; "" if
-    nothing. If a claim with a direction is refuted, that is its own side. The sizes are those that
-    the plan knows: zero, bound or margin of the claim, and the smallest effect of interest."""
+    """Return what a row's interval excludes, such as "a gain of 0.03 or more is excluded"; "" if
+    nothing. If a claim with a direction is refuted, only the claimed side is mentioned. The sizes
+    come from the plan: zero, bound or margin of the claim, and the smallest effect of interest."""
     h = plan.hypotheses[row["hypothesis"]]
     low, high = row["t_low"], row["t_high"]
-    if pd.isna(low) or h.measure in JUDGED:  # a t interval of shares says nothing
+    if pd.isna(low) or h.measure in JUDGED:  # a t interval for shares says nothing
         return ""
     sizes = sorted({0.0, h.beyond, h.equivalent_within or 0.0, plan.smallest_of(h)})
     rise = next((size for size in sizes if high < size), None)
@@ -105,14 +105,15 @@ def _directions(h: Hypothesis) -> tuple[str, str]:
 
 
 def _by_its_plan(row: Row, plan: Plan) -> str:
-    """Write an answer; if an older plan gave the word another meaning, say whose word it is."""
+    """Return an answer, plus "in its plan's words" if an older plan used the word otherwise."""
     is_direction = plan.hypotheses[row["hypothesis"]].direction is not None
     is_older = row["answer"] == "refuted" and is_direction and not plan.small_effects
     return f"{row['answer']} in its plan's words" if is_older else str(row["answer"])
 
 
 def _smallness(row: Row, plan: Plan) -> str:
-    """Say so if a supported difference is smaller than the smallest effect of interest."""
+    """Return a clause that says so, if a supported difference is smaller than the smallest effect
+    of interest; else ""."""
     h = plan.hypotheses[row["hypothesis"]]
     smallest = plan.smallest_of(h)
     if h.equivalent_within or not abs(row["mean_delta"]) < smallest:
@@ -123,7 +124,7 @@ def _smallness(row: Row, plan: Plan) -> str:
 
 
 def without_a_seed(row: Row) -> str:
-    """Write whether an answer holds if one seed is left out, and all is tested again."""
+    """Return whether an answer holds if any one seed is left out and everything is tested again."""
     needed = row["needed_seeds"]
     if not needed:
         return "holds without any one seed"

@@ -1,9 +1,9 @@
 """Decide whether to keep the baseline or to adopt an arm, by three criteria fixed before any run.
 
 1. Keep the baseline if the arm is significantly worse and the baseline trains stably.
-2. Adopt an arm only if it removes instability or divergence, and loses less in the primary measures
-   than its planned cost, which is the smallest effect of interest.
-3. If the primary measures do not tell the two apart, calibration breaks the tie, then speed.
+2. Adopt an arm only if it removes instability or divergence, and costs less in the primary measures
+   than the plan allows: the smallest effect of interest.
+3. If the primary measures show no difference, calibration breaks the tie, then speed.
 
 Decisions are made only if the plan defines when a run is unstable and tests the share of such runs.
 """
@@ -66,9 +66,9 @@ def _by_pair(table: pd.DataFrame) -> dict[tuple[str, str], list[Row]]:
 
 def shown_change(contrast: Row, hypotheses: list[Row], alpha: float) -> str:
     """Return what the tests of an arm show in the measure of a contrast: "better", "worse",
-    "negligible" if they show that a difference is too small to matter, or "none"; "" if nothing
-    tests it. What counts is the contrast's p, adjusted in its family, and `hypotheses`, the answers
-    about this arm and baseline."""
+    "negligible" if the difference is shown to be too small to matter, or "none"; "" if there is no
+    test. The tests are the contrast's own (its p, adjusted in its family) and those of
+    `hypotheses`, the answers about this arm and baseline."""
     answers = [test for test in hypotheses if test["measure"] == contrast["measure"]]
     if contrast["p_holm"] < alpha or any(_shows_a_change(answer) for answer in answers):
         gain = MEASURES[contrast["measure"]].gain(contrast["mean_delta"])
@@ -86,7 +86,7 @@ def _shows_a_change(hypothesis: Row) -> bool:
         return not hypothesis["claim"].startswith("within")
     if hypothesis["answer"] != "refuted" or hypothesis["mean_delta"] == 0:
         return False
-    # NaN if all deltas are equal, and then not 0: an exact test can answer from those.
+    # The interval is NaN if all deltas are equal. They are not 0 here; an exact test can answer.
     return not hypothesis["t_low"] <= 0 <= hypothesis["t_high"]
 
 
@@ -97,9 +97,8 @@ def by_criteria(
     arm_share: float,
     plan: Plan,
 ) -> tuple[str, str, str]:
-    """Return rule, decision and reason for one arm, from its contrasts by measure, what
-    `shown_change` says of each, and the shares of its baseline's and its own runs that are
-    unstable."""
+    """Return rule, decision and reason for one arm. `contrasts` and `shown` (see `shown_change`)
+    are by measure; the shares are those of unstable runs of the baseline and of the arm."""
     tolerated = 0.0
     if plan.instability and plan.instability.tolerated_share:
         tolerated = plan.instability.tolerated_share
@@ -130,7 +129,7 @@ def by_criteria(
                 gain = MEASURES[name].gain(contrasts[name]["mean_delta"])
                 return "tie", ADOPT if gain > 0 else KEEP, f"{MEASURES[name].label} breaks the tie"
         if negligible:
-            return "tie", KEEP, f"what the arm changes is negligible in {negligible}"
+            return "tie", KEEP, f"the arm's effect is negligible in {negligible}"
         return "tie", KEEP, "nothing speaks for the arm"
 
     if arm_share > tolerated:
@@ -146,9 +145,9 @@ def by_criteria(
 
 
 def _cost(contrasts: list[Row], limits: Mapping[str, float]) -> str:
-    """Compare what an arm loses in each measure with the limit for it. Return "beyond" if a mean
-    loss is above its limit, "within" if the whole interval of every loss is below it, else
-    "unclear", also if there are no measures or limits."""
+    """Compare the cost of an arm in each measure with its limit. Return "beyond" if a mean cost is
+    above its limit, "within" if every interval is wholly below its limit, and "unclear" otherwise,
+    also if there are no measures or limits."""
     is_within = bool(contrasts)
     for row in contrasts:
         gain = MEASURES[row["measure"]].gain

@@ -1,5 +1,5 @@
 """The effects in a grid: of every factor, on average and in each setting of the others, and the
-interactions of every two factors."""
+interaction of every pair of factors."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -30,8 +30,8 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     A main effect is the difference between a level and the first level of its factor, averaged over
     all settings of the other factors. An interaction is the difference of two such differences
     (Montgomery, Design and Analysis of Experiments, ch. 5). A simple effect is either of them in
-    one setting. Each is computed per seed, so what the runs of a seed have in common cancels; a
-    seed counts if all runs that the effect needs completed.
+    one setting. Each is computed per seed, so anything that the runs of a seed have in common
+    cancels. A seed counts if all its runs that the effect needs completed.
     """
     vocabularies = column_by_arm(runs, "vocabulary")
     budget = budgets(runs)
@@ -53,7 +53,7 @@ def changes_sign(estimates: Iterable[float | None]) -> bool:
     """Return whether an effect changes sign: its estimates in the settings of the other factors lie
     on both sides of zero. Settings without an estimate are ignored.
 
-    Intervals play no part, so that no mean over settings is read as a finding where the estimates
+    Intervals are ignored, so that a mean over settings is never read as a finding if the estimates
     disagree. Look at the intervals of the settings to see whether that may be chance.
     """
     values = np.array([*estimates], dtype=float)
@@ -83,9 +83,8 @@ def with_signs(effects: Iterable[Row]) -> list[Row]:
 
 
 def by_setting(effects: Iterable[Row]) -> list[Row]:
-    """Return the effects to show, with the columns of `with_signs`: main effects and interactions.
-    If one changes sign in any measure, its simple effects are also shown, and stand for its mean.
-    """
+    """Return the effects to show, with the columns of `with_signs`: main effects and interactions,
+    and the simple effects of those that change sign in any measure."""
     rows = with_signs(effects)
     changing = {row["effect"] for row in rows if row["changes_sign"]}
     return [row for row in rows if row["kind"] != "simple" or row.get("of") in changing]

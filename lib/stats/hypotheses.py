@@ -1,4 +1,4 @@
-"""Test what a plan asks of a study: its contrasts, its families of tests, and its hypotheses.
+"""The tests of a plan: its contrasts, its families of tests, and its hypotheses.
 
 A claim with a direction is tested two-sided against its bound: it is supported if its side of the
 bound is shown, and refuted if the other side is. If neither is, the difference is negligible if it
@@ -36,13 +36,13 @@ P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` with its p."""
 
 Pairs = dict[tuple[str, str], list[str]]
-"""(Arm, the arm that it is compared with) → names of the families that test the two, maybe none."""
+"""(Arm, the arm that it is compared with) → names of the families that test this pair, if any."""
 
 
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> Pairs:
-    """Return the pairs of arms to compare: every arm with its baseline; the contrasts of the plan's
-    families, which name variants, within each setting of the other factors; and the pairs of its
-    hypotheses, as far as these name arms or variants."""
+    """Return the pairs of arms to compare: every arm with its baseline; in each setting of the
+    other factors the contrasts of the plan's families, which name variants; and the pairs of its
+    hypotheses, if these name arms or variants."""
     arms = runs.drop_duplicates("arm").to_dict("records")
     pairs: Pairs = {}
     for arm, other in product(arms, repeat=2):
@@ -65,9 +65,9 @@ def planned_contrasts(
     """Return the contrasts of all planned pairs, and the tests of the plan's families.
 
     The first table is a `contrast_table` of the plan's measures and the headline ones, with the
-    columns family, test and p_holm. They are of the first family that tests whether the two arms
-    differ (not whether they are equivalent); "", "" and NaN if there is none. The second is that of
-    `family_tests`: a contrast has one row there for each of its families.
+    columns family, test and p_holm. These come from the first family that tests whether the two
+    arms differ (not whether they are equivalent); "", "" and NaN if there is none. The second table
+    is `family_tests`: a contrast has one row there for each of its families.
     """
     pairs = planned_pairs(runs, plan)
     keys = ["arm", "baseline", "measure"]
@@ -104,7 +104,7 @@ def family_tests(contrasts: pd.DataFrame, pairs: Pairs, plan: Plan) -> pd.DataFr
 
 
 def _family_answer(row: Row, plan: Plan) -> str:
-    """Say in a few words what a test of a family shows."""
+    """Return in a few words what a test of a family shows."""
     if row["mean_delta"] == 0 and row["sd_delta"] == 0:
         return "no difference in any seed"
     if np.isnan(row["p_holm"]):
@@ -125,25 +125,25 @@ class _Asked:
 
     h: Hypothesis
     about: Row
-    """The columns of `hypothesis_tests` that say what it claims, and those of its settings."""
+    """The columns of `hypothesis_tests` about its claim and its settings."""
     values: pd.DataFrame
     """The two `sides` of its difference, by seed."""
 
 
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
-    """Test every hypothesis whose arms and measure a study has; return a row each.
+    """Test every hypothesis whose arms and measure a study has. Return a row for each, with columns
 
-    What it claims: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test.
-    What was found: n, mean_delta, t_low, t_high, t_p, sd_delta.
-    Tests: p that it is true, `refuted_p` that it is false, and `negligible_p` that the difference
-    is smaller than the smallest effect of interest. `p_holm` and the final `refuted_p` and
-    `negligible_p` are adjusted in the family; `alpha` is the share of one test if all others of its
-    family fail.
-    Settings: if the difference is a mean over settings of the other factors, and `changes_sign`
-    among them, `settings` maps each to its t test. Otherwise it is {}.
-    Answer: supported, refuted, negligible or undecided; the plan's `sentence` for it; for an
-    undecided one the number of `seeds` that would decide it; and `needed_seeds`, the seeds without
-    which the answer is another.
+    - about the claim: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test;
+    - about the estimate: n, mean_delta, t_low, t_high, t_p, sd_delta;
+    - of tests: p (of the test that it is true), `refuted_p` (that it is false) and `negligible_p`
+      (that the difference is smaller than the smallest effect of interest). `p_holm`, `refuted_p`
+      and `negligible_p` are adjusted in the family; `alpha` is the level of one test if all others
+      of its family fail;
+    - `changes_sign`, and `settings`: if the difference is a mean over settings of the other factors
+      and changes sign among them, each setting → its t test, else {};
+    - `answer` (supported, refuted, negligible or undecided), the plan's `sentence` for it, the
+      number of `seeds` that would decide an undecided one, and `needed_seeds`: without any one of
+      these seeds the answer changes.
     """
     asked = [*_asked(runs, plan)]
     if not asked:
@@ -177,7 +177,7 @@ def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
             continue
         if not is_comparable(vocabularies, measure, weights):
             continue
-        # Names of two arms, or of what several arms have in common.
+        # Names of two arms, or of levels that several arms have in common.
         arm, baseline = weights if len(weights) == 2 else h.pairs[0]
         if h.minus:
             arm, baseline = (f"({one} - {other})" for one, other in h.pairs)
@@ -230,13 +230,13 @@ def _tested(
             }
         )
     table = pd.DataFrame(rows)
-    # A claim with a direction has one test, against its bound, whose p counts for either side.
+    # A claim with a direction has one test, against its bound; its p counts for either side.
     either = table[["p", "refuted_p"]].min(axis=1, skipna=False)
     has_one = [bool(plan.small_effects) and one.h.direction in ("greater", "less") for one in asked]
     family = table["family"]
     for kind, adjusted in (("p", "p_holm"), ("refuted_p", "refuted_p")):
         tested = table[kind].where(~np.array(has_one), either)
-        # Of the other side p is 1.
+        # On the other side p is 1.
         table[adjusted] = np.maximum(table[kind], tested.groupby(family).transform(holm))
     table["negligible_p"] = table.groupby(family)["negligible_p"].transform(holm)
     is_shown = [table[name] < plan.alpha for name in ("p_holm", "refuted_p", "negligible_p")]
@@ -246,7 +246,7 @@ def _tested(
 
 def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
     """Return the two one-sided sign-flip tests, above and below a bound, of deltas (n,). Under sign
-    flips the mean is symmetric, so a one-sided p is half the two-sided one, or the rest of 1."""
+    flips the mean is symmetric, so a one-sided p is half the two-sided p, or 1 minus that."""
 
     def p(sign: int, bound: float) -> float:
         moved = deltas - bound

@@ -1,9 +1,9 @@
 """Paired inference over seeds: from one value per run to a table with one row per contrast.
 
 A contrast is arm - baseline in one measure, seed by seed. Its primary test is the paired t test:
-with few seeds, only the t interval keeps its coverage, if the deltas are normal. Beside it stand
-the bootstrap, and the sign-flip test with the smallest p that so few seeds can give. The sign-flip
-test assumes only that the deltas are symmetric.
+with few seeds, only the t interval keeps its coverage, if the deltas are normal. The bootstrap and
+the sign-flip test are also computed, the latter with the smallest p that so few seeds can give. The
+sign-flip test only assumes that the deltas are symmetric.
 
 Functions that draw random numbers take a `numpy.random.Generator`: the same state gives the same
 answer. The order of the seeds never matters.
@@ -32,7 +32,7 @@ from lib.stats.runs import (
 )
 
 RESAMPLES = 9_999
-"""Of the bootstrap, and of the sign-flip test if there are too many patterns to enumerate."""
+"""Resamples of the bootstrap, and of the sign-flip test if there are too many patterns to list."""
 
 Floats = NDArray[np.float64]
 
@@ -118,13 +118,13 @@ def paired_contrast(
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
     `d_z` is the mean of the deltas divided by their sd (Lakens 2013). `margin` is the largest
-    difference that does not matter, and `tost_p` the p of the test that the true one is smaller;
-    without a margin it is NaN.
+    difference that does not matter, and `tost_p` the p of the test that the true difference is
+    smaller; without a margin it is NaN.
 
-    What cannot be computed is NaN: with n = 0 everything but the counts, with n = 1 every interval,
-    sd and p but those of the sign-flip test. If all deltas are equal, their sd is 0 and tells
-    nothing about the error: t test, `tost_p`, `d_z` and minimum detectable effect are NaN, and the
-    bootstrap interval is that one delta. The sign-flip test works as usual.
+    Values that cannot be computed are NaN. With n = 0 these are all except the counts; with n = 1
+    all intervals, sds and p, except those of the sign-flip test. If all deltas are equal, their sd
+    is 0 and says nothing about the error: t test, `tost_p`, `d_z` and minimum detectable effect are
+    NaN, the bootstrap interval is that one delta, and the sign-flip test works as usual.
     """
     of_baseline = np.asarray(baseline, dtype=float)
     of_arm = np.asarray(arm, dtype=float)
@@ -167,8 +167,8 @@ def weighted_deltas(values: pd.DataFrame, weights: Mapping[str, float]) -> Float
 
 
 def paired_deltas(baseline: Floats, arm: Floats) -> Floats:
-    """Return arm - baseline (seeds,), sorted, and rounded to 12 significant digits of the largest
-    value: so 0.3 - 0.2 and 0.2 - 0.1, which differ in floats, are ties as they are on paper."""
+    """Return arm - baseline (seeds,), sorted and rounded to 12 significant digits of the largest
+    value. So 0.3 - 0.2 and 0.2 - 0.1, which differ as floats, are ties as on paper."""
     largest = max(np.abs(baseline).max(initial=0), np.abs(arm).max(initial=0))
     digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
     return np.sort(np.round(arm - baseline, digits))
@@ -214,8 +214,8 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
     """Return the two ends of the 1 - alpha percentile interval for the mean of sorted deltas (n,),
     and its p, from `RESAMPLES` resamples (Efron & Tibshirani 1993, section 13.3 and chapter 16).
 
-    p is twice the share of resampled means that lie on the other side of zero, with the sample
-    itself counted as one of them, so that it agrees with the interval.
+    p is twice the share of resampled means on the other side of zero, counting the sample itself as
+    one of them. So it agrees with the interval.
 
     With few seeds the interval is too narrow and p too small: for five normal deltas, 95 %
     intervals contain the mean 84 % of the time. All are NaN if n < 2. If all deltas are equal, both
@@ -272,10 +272,11 @@ def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
 
 
 def holm(p: ArrayLike) -> Floats:
-    """Return the p of a family of tests (m,), adjusted by Holm's method (1979): rejecting those at
-    most alpha makes any false rejection in the family as rare as alpha.
+    """Return the p of a family of tests (m,), adjusted by Holm's method (1979). If tests with an
+    adjusted p of at most alpha are rejected, the probability of any false rejection in the family
+    is at most alpha.
 
-    A NaN stays NaN but counts in m: the test was planned, though it could not be computed.
+    A NaN stays NaN but counts in m: that test was planned, though it could not be computed.
     (statsmodels' version takes half a second to import and collects garbage at every call.)
     """
     values = np.asarray(p, dtype=float)

@@ -1,5 +1,5 @@
-"""The power of a number of seeds: of a paired t test, and of a plan's hypotheses, with the p that
-decide their answers.
+"""The power of a number of seeds, for a paired t test and for a plan's hypotheses; and the p values
+that decide the answers to these.
 
 A hypothesis claims where the mean difference of two arms lies. A direction is tested two-sided, so
 that its answer agrees with the t interval; an equivalence by two one-sided tests (Schuirmann 1987).
@@ -34,7 +34,7 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
     the mean of the deltas divided by their standard deviation (Cohen 1988, ch. 2).
 
     statsmodels uses scipy's lower tail of the noncentral t, which is NaN for n of 2 to 4, and then
-    solves for a wrong effect. Here the upper tail of -d_z stands for it.
+    solves for a wrong effect. We use the upper tail of -d_z instead.
     """
     critical = scipy.stats.t.isf(alpha / 2, n - 1)
     noncentrality = d_z * n**0.5
@@ -61,11 +61,11 @@ def minimum_detectable_effect(
 
 
 def p_values(h: Hypothesis, plan: Plan, above: OneSided, below: OneSided) -> tuple[Any, Any, Any]:
-    """Return three p, of tests that a hypothesis is true, that it is false, and that the difference
-    is smaller than the smallest effect of interest; 1 if it cannot get that answer.
+    """Return three p: of the tests that a hypothesis is true, that it is false, and that the
+    difference is smaller than the smallest effect of interest; 1 for an answer that it cannot get.
 
     `above` and `below` are one-sided tests of the data. In older plans, without `small_effects`, a
-    difference shown to be smaller makes the hypothesis false.
+    difference that is shown to be smaller makes the hypothesis false.
     """
     bound, smallest = h.beyond, plan.smallest_of(h)
     never = np.ones_like(above(0.0))
@@ -93,7 +93,7 @@ def p_values(h: Hypothesis, plan: Plan, above: OneSided, below: OneSided) -> tup
 
 
 def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
-    """Return the two one-sided t tests, above and below a bound, of samples of n values with these
+    """Return the two one-sided t tests, above and below a bound, for samples of n values with these
     means and standard deviations. Their p is NaN if the sd is 0."""
     known_sd = np.where(np.asarray(sd) > 0, sd, np.nan)
     standard_error = known_sd / max(n, 1) ** 0.5
@@ -122,13 +122,13 @@ def power_of(
     it is refuted and that the difference is negligible, if the true mean difference is `mean` and
     the differences have this `sd`.
 
-    An exact test is taken to have the power of the t test, or none if even its smallest p, 2 / 2^n,
+    An exact test is assumed to have the power of the t test, or 0 if even its smallest p, 2 / 2^n,
     is not below alpha.
     """
     if is_exact(h) and 2.0 ** (1 - n) >= alpha:
         return 0.0, 0.0, 0.0
-    # Sample means are normal and sample variances chi-squared, independently. Both are evenly
-    # spaced quantiles (a Latin hypercube), paired at random but always alike.
+    # Sample means are normal and sample variances chi-squared, independently. We take evenly spaced
+    # quantiles of both (a Latin hypercube), paired at random with a fixed seed.
     quantiles = (np.arange(DRAWS) + 0.5) / DRAWS
     z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(quantiles))
     sample_means = mean + sd * z / n**0.5
@@ -141,8 +141,8 @@ def power_of(
 
 
 def seeds_to_decide(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: float) -> float:
-    """Return the smallest number of seeds that gives a hypothesis an answer other than undecided
-    with the plan's power: infinite if it is above `MAX_SEEDS`, NaN if `sd` is 0 or unknown."""
+    """Return the smallest number of seeds with which a hypothesis gets an answer other than
+    undecided with the plan's power: infinite if above `MAX_SEEDS`, NaN if `sd` is 0 or unknown."""
     if not sd > 0:
         return np.nan
     return _seeds_for(plan.power, lambda n: sum(power_of(h, plan, mean, sd, n, alpha)))
@@ -154,8 +154,8 @@ def seeds_to_support(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: f
 
 
 def _seeds_for(power: float, probability: Callable[[int], float]) -> float:
-    """Return the smallest number of seeds of which a probability, which grows with them, reaches a
-    power; infinite if it is above `MAX_SEEDS`."""
+    """Return the smallest number of seeds at which a probability, which grows with their number,
+    reaches a power; infinite if above `MAX_SEEDS`."""
     seeds = range(2, MAX_SEEDS + 1)
     i = bisect_left(seeds, power, key=probability)
     return seeds[i] if i < len(seeds) else np.inf
@@ -164,14 +164,15 @@ def _seeds_for(power: float, probability: Callable[[int], float]) -> float:
 def expected_power(
     plan: Plan, spread: Mapping[str, float], n: int, effect: float | None = None
 ) -> pd.DataFrame:
-    """Return what `n` seeds can show, a row per hypothesis in `spread`. That maps hypotheses to the
-    sd of their differences.
+    """Return what `n` seeds can show, with a row per hypothesis in `spread`, which maps hypotheses
+    to the sd of their differences.
 
-    Columns: hypothesis, measure, `difference` (the true one assumed), sd, power, the `seeds` that
-    reach the plan's power, and `negligible`, the power to show that the difference is negligible if
-    there is none (NaN if that is no answer of the hypothesis). The difference assumed is `effect`;
-    without it, 0 for an equivalence, and for a direction the smallest effect of interest beyond the
-    bound. Every test gets its equal share of alpha, as if all others of its family failed.
+    Columns: hypothesis, measure, `difference` (assumed to be the true one), sd, power, the `seeds`
+    that reach the plan's power, and `negligible`: the power to show that the difference is
+    negligible if it is 0 (NaN if the hypothesis cannot get that answer). The assumed difference is
+    `effect`. Without it, it is 0 for an equivalence, and for a direction the bound plus the
+    smallest effect of interest. Every test gets an equal share of alpha, as if all others of its
+    family failed.
     """
     rows = []
     family_size = Counter(h.family for h in plan.bound.values())
@@ -203,9 +204,9 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     """Estimate the sd of each hypothesis's differences from the runs of another study, such as a
     pilot or a tuning study.
 
-    If that study has the arms, variants or levels of the hypothesis, it is the sd of the same
-    difference. Otherwise it is the largest sd among its arms and their baselines, scaled by
-    `independent`. Hypotheses whose measure has no runs or no spread are left out.
+    If that study has the arms, variants or levels of the hypothesis, take the sd of the same
+    difference. Otherwise take the largest sd of any arm's difference from its baseline, scaled by
+    `independent`. Leave out hypotheses whose measure has no runs or no spread.
     """
 
     def sd_between(values: pd.DataFrame, weights: Mapping[str, float]) -> float:
@@ -231,18 +232,18 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
 
 
 def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
-    """Return the sd of a hypothesis's difference divided by that of two arms, if all arms were
-    independent with one sd. It is below 1 for the mean of several pairs, and above 1 for an
-    interaction. `weights` are those of its arms; {} if they are not known, which counts each of its
-    pairs as two arms."""
+    """Return the sd of a hypothesis's difference, divided by that of the difference of two arms, if
+    all arms were independent with the same sd. It is below 1 for the mean of several pairs, and
+    above 1 for an interaction. `weights` are those of the hypothesis's arms; with {}, each of its
+    pairs counts as two arms."""
     # The variance of a weighted sum is the sum of squared weights; that of two arms is 2.
     squares = sum(weight**2 for weight in weights.values()) or 2 * len(h.pairs)
     return float((squares / 2) ** 0.5)
 
 
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
-    """Yield a sentence for each exact test of a plan whose level `n` seeds cannot reach, with the
-    number of seeds that can."""
+    """Yield a sentence for each exact test of a plan that `n` seeds cannot pass at its level, with
+    the number of seeds that can."""
     family_size = Counter(h.family for h in plan.bound.values())
     m_of = {name: family_size[h.family] for name, h in plan.bound.items() if is_exact(h)}
     for name, family in plan.families.items():

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lib.config.claim import load_plan, require_stamps
+from lib.config.claim import load_plan, require_same_plan
 from lib.config.errors import UserError
 from lib.config.files import nan_to_none, read_json
 from lib.config.metrics import MAIN, MEASURES, PER_TOKEN
@@ -25,7 +25,7 @@ from lib.results import RAW, RunResult, has_stock, read_raw_file
 
 
 class ResultError(UserError):
-    """Runs that cannot be analysed together; the message names the offender and the remedy."""
+    """Runs that cannot be analysed together. The message names them, the fault and the remedy."""
 
 
 def collect(study: Study) -> list[RunResult]:
@@ -54,8 +54,8 @@ _NO_WEIGHTS = (
     "embedding_roll",
     "backout",
 )
-"""Fields of the model that leave the initial weights as they are, but for those of the embedding
-normalization, which `initial_weights` leaves out."""
+"""Fields of the model that do not change `initial_weights`, a hash that leaves out the weights of
+the embedding normalization."""
 _OTHER_MODEL_FIELDS = [
     f"model.{field}" for field in ModelConfig.model_fields if field not in _NO_WEIGHTS
 ]
@@ -71,7 +71,7 @@ _LEARNING_RATE = (
 )
 _NOT_TOKENS = (*_CORPUS, "training.precision")
 BUDGET = (*_TOKENS, *_NOT_TOKENS)
-"""Fields that decide how many tokens of which text an arm is trained on, and in which precision."""
+"""Fields that decide an arm's budget: the number of tokens, their text, and the precision."""
 _MEASURING_SETTINGS = "settings of the machine that measured it"
 MOST_NAMED = 8
 """A message names this many runs at most, and says how many more there are."""
@@ -80,10 +80,10 @@ MOST_NAMED = 8
 def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared.
 
-    All runs have the study's hash, and the corpus hash of their text. Each level of `code` has one
-    code. Runs of one seed started from the same weights and batches, on machines that round alike.
-    Arms whose parameters ask for the same budget had the same steps, tokens and batches. Raises
-    UserError for runs that were made under another plan.
+    All runs must have the study's hash, and the hash of their text. Each level of `code` must have
+    one code. Runs of one seed must have the same initial weights and batches, and machines that
+    round alike. Arms whose parameters ask for the same budget must have had the same steps, tokens
+    and batches. Raises UserError for runs that were made under another plan.
     """
     for run in runs:
         _require_own_parameters(study, run)
@@ -99,16 +99,16 @@ def check(study: Study, runs: list[RunResult]) -> None:
     _require_equal("tasks_hash", runs)
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
-    # The vocabulary decides the shape of the embedding, so of the weights.
+    # The vocabulary decides the shape of the embedding, and so the weights.
     same_weights = ("seed", *_VOCABULARY, *_OTHER_MODEL_FIELDS)
     _require_equal("initial_weights", runs, CODE, *same_weights)
-    # Across commits, weights can only be equal if models have equally many parameters.
+    # Across commits, weights can only be equal if the models have equally many parameters.
     _require_equal("initial_weights", runs, "parameters", *same_weights)
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
     plans = {f"{run.arm} seed {run.seed}": run.origin["plan"] for run in runs}
-    require_stamps(load_plan(study), plans)
+    require_same_plan(load_plan(study), plans)
 
 
 def _require_own_parameters(study: Study, run: RunResult) -> None:
@@ -186,13 +186,13 @@ def _error_about(runs: list[RunResult], reason: str, field: str = "") -> ResultE
     place = f"runs/{first.study}/{first.arm}/seed-{first.seed}"
     if others:
         place = f"their folders in runs/{first.study}/"
-    remedy = f"To train it anew, delete {place} and rerun ./run_all.sh"
+    remedy = f"To train it again, delete {place} and rerun ./run_all.sh"
     if field == _MEASURING_SETTINGS:
-        remedy = f"To measure it anew, delete result.json in {place} and rerun ./run_all.sh"
+        remedy = f"To measure it again, delete result.json in {place} and rerun ./run_all.sh"
     elif commit and field != CODE:
-        remedy = f"If its code, commit {commit[:12]}, makes it so, the arms are no pair"
+        remedy = f"If the code of commit {commit[:12]} causes this, the arms cannot be paired"
     elif field == CODE and not commit:
-        remedy = f"./run_all.sh {first.study} makes again what is not by today's code"
+        remedy = f"./run_all.sh {first.study} makes the runs again that other code made"
     return ResultError(f"run{'s' * bool(others)} {'; '.join(names)} {reason}. {remedy}")
 
 
@@ -209,9 +209,10 @@ def code_of(run: RunResult) -> tuple[str, str]:
 
 
 def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, ...]:
-    """Return what decided how training rounded: packages, device, chip, and the settings in `also`.
+    """Return everything that decided how training rounded: packages, device, chip, and the settings
+    in `also`.
 
-    Of a run that moved to another machine, a setting that changed names each of its values and the
+    If the run moved to another machine, a setting that changed lists each of its values with the
     last step made with it.
     """
     stretches = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
@@ -236,7 +237,7 @@ def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, .
 
 
 def measuring_settings(run: RunResult) -> tuple[str, ...]:
-    """Return what decided how measuring rounded: packages, device and chip."""
+    """Return everything that decided how measuring rounded: packages, device and chip."""
     executed = run.provenance["executed"]
     packages = dict(executed["packages"])
     if run.suite_hash is None and not run.config["evaluation"].get("tasks"):
@@ -246,8 +247,8 @@ def measuring_settings(run: RunResult) -> tuple[str, ...]:
 
 
 def rounding(machine: Mapping[str, Any], packages: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what decides how numbers are rounded: versions of packages, device, and chip (the
-    model of a GPU, the vector instructions of a CPU)."""
+    """Return everything that decides how numbers are rounded: versions of packages, device, and
+    chip (the model of a GPU, the vector instructions of a CPU)."""
     chip = "device_name" if machine["device"] == "cuda" else "vector_level"
     return {**packages, "device": machine["device"], chip: machine.get(chip)}
 
@@ -277,7 +278,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
 
 
 def column_by_arm(runs: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Map every arm to its value in a column of the tidy table that is equal for all its seeds."""
+    """Map every arm to its value in a column of the tidy table that is equal for all seeds."""
     by_arm: dict[str, Any] = nan_to_none(dict(zip(runs["arm"], runs[column], strict=True)))
     return by_arm
 
@@ -321,25 +322,25 @@ def budgets(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def budget_factors(budget: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]) -> str:
     """Return the factors that give the two sides of a difference (see `sides`) different budgets.
 
-    `budget` is that of `budgets`. Two sides that no such factor tells apart had equal budgets:
-    `check` has made sure.
+    `budget` is that of `budgets`. If no such factor differs, the budgets were equal: `check` made
+    sure of it.
     """
 
     def differs(value_of: Mapping[str, Any]) -> bool:
-        """Return whether the sides differ: a value that both have alike has a total weight of 0."""
+        """Return whether the sides differ. A value that both have equally often has weight 0."""
         total: dict[Any, float] = defaultdict(float)
         for arm, weight in weights.items():
             total[value_of[arm]] += weight
         return any(abs(weight) > 1e-9 for weight in total.values())
 
     tokens = {arm: math.prod(budget[field][arm] for field in _TOKENS) for arm in weights}
-    # Twice as many steps of half the batch are as many tokens, so no other budget.
+    # Twice as many steps with half the batch are as many tokens, and so the same budget.
     fields = BUDGET if differs(tokens) else _NOT_TOKENS
     return ", ".join(field for field in fields if differs(budget[field]))
 
 
 def is_comparable(vocabularies: Mapping[str, str], measure: str, arms: Iterable[str]) -> bool:
-    """Return whether arms may be compared in a measure: in one per token, only if they share a
+    """Return whether arms may be compared in a measure. If it is per token, they must have the same
     vocabulary. `vocabularies` maps arms to theirs."""
     return measure not in PER_TOKEN or len({vocabularies[arm] for arm in arms}) == 1
 
@@ -372,7 +373,7 @@ def other_settings(study: Study, factor: str) -> dict[str, str]:
 
 
 def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
-    """Keep the measures that at least one run has, each once."""
+    """Return the measures that at least one run has, each once."""
     return [name for name in dict.fromkeys(measures) if name in runs and runs[name].notna().any()]
 
 
@@ -389,7 +390,7 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
 def read_parquet(
     study: Study, name: str, folder_of: Callable[[str, int], Path] | None = None
 ) -> pd.DataFrame:
-    """Concatenate one of the raw files (see `lib.results`) of all runs, with columns arm, variant,
+    """Concatenate one of the raw tables (see `lib.results`) of all runs, with columns arm, variant,
     setting and seed. Empty if no run has it, as with stock tasks. `folder_of` maps arm and seed to
     the run's folder, by default the one in `runs/`."""
     parts = []
@@ -423,8 +424,8 @@ def melt_columns(
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """Return a whole study as JSON-ready values: parameters, every run, and a summary: for each arm
-    and measure the number of completed runs with it, their mean and sd (n - 1)."""
+    """Return a whole study, ready for JSON: parameters, all runs, and a summary with the number of
+    completed runs, their mean and sd (n - 1) for each arm and measure."""
     of_arm = defaultdict(list)
     for run in results:
         of_arm[run.arm].append(run)

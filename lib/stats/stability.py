@@ -1,8 +1,9 @@
 """Judge the stability of runs by their training loss, from the first step on.
 
-Measured are the largest rise, in nats or as a multiple of the run's batch noise, and the length of
-the plateau. A plan defines which rise makes a run unstable, and which instability is harmful.
-`training_warnings` applies the same rule while a run trains.
+Two things are measured: the largest rise of the loss (its *severity*), in nats or as a multiple of
+the run's batch noise; and the *plateau*, the steps in which the loss stays high at the start. A
+plan defines which rise makes a run unstable, and when it is harmful. `training_warnings` applies
+the same rule while a run trains.
 """
 
 from functools import cache
@@ -19,14 +20,15 @@ from lib.stats.paired import Floats
 
 
 def rule_of(plan: Plan | None) -> Instability:
-    """Return the plan's definition of instability; if it has none, or there is no plan, one by
-    which no run is unstable."""
+    """Return the plan's definition of instability. Without one, return a definition by which no run
+    is unstable."""
     return (plan.instability if plan else None) or Instability()
 
 
 def batch_noise(loss: ArrayLike, window: int) -> Floats:
-    """Estimate at each step the standard deviation (steps,), in nats, of the loss of single batches
-    before it. `loss` is a finite training loss (steps,). All NaN if that has fewer than 11 steps.
+    """Estimate the batch noise at each step (steps,): the standard deviation, in nats, of the loss
+    of single batches before it. `loss` is a finite training loss (steps,). All NaN for fewer than
+    11 steps.
 
     The estimate is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window`
     differences between neighbouring losses, divided by √2 because a difference has the noise of two
@@ -48,9 +50,9 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
 
 def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
-    """Return for each step of a finite training loss (steps,) whether it lies further above the
+    """Return for each step of a finite training loss (steps,) whether it is further above the
     running minimum than the rule allows, in nats or in multiples of its `batch_noise`. All False if
-    the rule says neither, or the run is too short to estimate noise."""
+    the rule sets no limit, or the run is too short to estimate noise."""
     values = np.asarray(loss, dtype=float)
     rises = values - np.minimum.accumulate(values)
     if rule.noise:
@@ -59,8 +61,8 @@ def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
 
 
 def plateau(loss: ArrayLike, below: float) -> int:
-    """Count the steps until the mean of the last five training losses falls below `below` nats, out
-    of a training loss (steps,); all steps if it never does."""
+    """Count the steps until the mean of the last five training losses is below `below` nats; all
+    steps if it never is. `loss` is a training loss (steps,)."""
     means = pd.Series(np.asarray(loss, dtype=float)).rolling(5).mean()
     steps_below = np.flatnonzero(means < below)
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
@@ -183,7 +185,7 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     """Return warnings about a run that trains, from its steps so far (columns step, loss and
-    grad_norm). There is at most one of each kind, about the first step where
+    grad_norm). There is at most one of each kind, about the first step at which
 
     - `finite`: the loss or the gradient is not finite;
     - `rise`: the loss is further above its minimum so far than the rule allows (12 times its noise

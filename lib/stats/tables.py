@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown, display
 
 from lib.config.files import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
@@ -28,6 +29,12 @@ REFERENCES = {
 }
 """Reference loss (see `RunResult.references`) → the model that has it on held-out text."""
 
+UNTESTED = "Nothing is tested: an interval that excludes zero is a hint; test it on new seeds."
+PAGE = 105
+"""Letters that fit into a line of a page, 1000 pixels wide."""
+ACROSS = 6
+"""Most arms that are columns of a table. More are its rows."""
+
 
 def in_markdown(verdict: Json) -> str:
     """Write the answer to each hypothesis and the decision on each arm, with their reasons, from a
@@ -36,15 +43,20 @@ def in_markdown(verdict: Json) -> str:
         f"**{name}: {result['answer']}.** {result['reason']}"
         for name, result in verdict["answers"].items()
     ]
-    for decision in verdict["decisions"]:
-        paragraphs.append(
-            f"**{decision['arm']}: {decision['decision']}**, because {decision['reason']}."
-        )
+    paragraphs += decisions_in_words(verdict)
     if paragraphs:
         return "\n\n".join(paragraphs)
     if verdict["tests"]:
         return "03_analysis has the tests of the plan's families."
-    return "Nothing is tested: an interval that excludes zero is a hint; test it on new seeds."
+    return UNTESTED
+
+
+def decisions_in_words(verdict: Json) -> list[str]:
+    """Write the decision on each arm with its reason, from a verdict as JSON."""
+    return [
+        f"**{decision['arm']}: {decision['decision']}**, because {decision['reason']}."
+        for decision in verdict["decisions"]
+    ]
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
@@ -68,6 +80,41 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
         return f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
 
     return table.map(text).set_index(table.columns[0])
+
+
+def section(words: str, *tables: pd.DataFrame) -> None:
+    """Show tables whole, below a heading and what to look for, in Markdown. Nothing is shown if all
+    of them are empty. A table that is wider than a page is continued below, in parts."""
+    shown = [part for table in tables if not table.empty for part in _parts(table)]
+    whole = (f"display.max_{name}" for name in ("rows", "columns", "colwidth"))
+    if shown:
+        with pd.option_context(*(word for name in whole for word in (name, None))):
+            display(Markdown(words), *shown)
+
+
+def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Split a table by columns into parts of at most `PAGE` letters a line. Names of arms break at
+    their commas."""
+    table = table.rename(index=_breakable, columns=_breakable)
+    rest = PAGE - _width(table.index)
+    parts, used = [list[int]()], 0
+    for i, column in enumerate(table):
+        width = max(_width(str(column).split()), _width(table.iloc[:, i]))
+        if parts[-1] and used + width > rest:
+            parts.append([])
+            used = 0
+        parts[-1].append(i)
+        used += width
+    return [table.iloc[:, part] for part in parts]
+
+
+def _width(cells: Iterable[object]) -> int:
+    """Return the letters that a column takes: some wrap at their spaces, after 32."""
+    return min(32, max((len(str(cell)) for cell in cells), default=0)) + 3
+
+
+def _breakable(name: object) -> object:
+    return name.replace(",", ", ") if isinstance(name, str) else name
 
 
 def result_table(result: RunResult) -> pd.DataFrame:
@@ -101,16 +148,20 @@ def summary_table(
     runs: pd.DataFrame, group: MeasureGroup = "summary", first: Iterable[str] = ()
 ) -> pd.DataFrame:
     """Return the `means` of the measures in `first`, then of those in a group, without measures
-    that no run has. `runs` is the table of `lib.stats.runs.tidy`. Up to six arms are columns, more
-    are rows."""
+    that no run has. `runs` is the table of `lib.stats.runs.tidy`."""
     table = means(runs, available_measures([*first, *measures_in(group)], runs))
-    return table.T if len(table) <= 6 else table
+    return _few_across(table)
+
+
+def _few_across(table: pd.DataFrame) -> pd.DataFrame:
+    """Turn a table with few rows, so that they are columns."""
+    return table.T if len(table) <= ACROSS else table
 
 
 def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFrame]:
-    """Write the differences arm - baseline of every seed, with arms down, seeds across, then mean
-    and sd. There is one table per measure: those in `first`, then those of the comparison group. A
-    difference is n/a if either run diverged."""
+    """Write the differences arm - baseline of every seed, then mean and sd, for up to six arms with
+    arms across. There is one table per measure: those in `first`, then those of the comparison
+    group. A difference is n/a if either run diverged."""
     vocabularies = column_by_arm(runs, "vocabulary")
     tables = []
     for name in available_measures([*first, *measures_in("comparison")], runs):
@@ -124,7 +175,7 @@ def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFr
             table = pd.DataFrame(deltas).T.add_prefix("seed ")
             table = table.assign(mean=table.mean(axis=1), sd=table.std(axis=1))
             table = table.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()
-            tables.append(readable(table, MEASURES[name].digits))
+            tables.append(_few_across(readable(table, MEASURES[name].digits)))
     return tables
 
 
@@ -145,7 +196,21 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
         measure = MEASURES[row["measure"]]
         cell = CHANGES if row.get("changes_sign") else measure.estimate(row)
         cells.setdefault(measure.title, {})[name] = cell
-    return pd.DataFrame(cells)
+    loss = MEASURES["loss"].title
+    return pd.DataFrame(cells)[sorted(cells, key=lambda title: title != loss)]
+
+
+def statistics(contrasts: pd.DataFrame, measures: Iterable[str]) -> list[pd.DataFrame]:
+    """Write every statistic of the contrasts in some measures, with a table for each measure."""
+    tables = []
+    for measure in measures:
+        rows = contrasts[contrasts["measure"] == measure]
+        names = rows["arm"] + " - " + rows["baseline"]
+        rows = rows.drop(columns=["arm", "baseline", "measure"])
+        rows = rows.replace("", np.nan).dropna(axis="columns", how="all")
+        rows.insert(0, MEASURES[measure].title, names)
+        tables.append(_few_across(readable(rows, 4)))
+    return tables
 
 
 def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
@@ -262,13 +327,13 @@ def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.DataFrame:
-    """Write a column of a tidy table as mean ± sd over seeds, with the columns `rows` down and arms
-    across. A cell without any number, such as a token class that the corpus lacks, is n/a."""
+    """Write a column of a tidy table as mean ± sd over seeds, by arm and the columns `rows`. A cell
+    without any number, such as a token class that the corpus lacks, is n/a."""
     if table.empty:
         return table
-    groups = table.groupby([*rows, "arm"], sort=False, dropna=False)[value]
+    groups = table.groupby(["arm", *rows], sort=False, dropna=False)[value]
     cells = groups.apply(lambda values: mean_and_sd(values.dropna(), digits))
-    return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
+    return _few_across(cells.unstack(rows, sort=False).reindex(dict.fromkeys(table["arm"])))
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from lib.stats.tables import in_markdown, reference_table
 
 @dataclass(frozen=True)
 class Verdict:
-    """What 03_analysis shows of a study, and keeps in `verdict.json`."""
+    """The verdict that 03_analysis shows and writes to `verdict.json`."""
 
     claim: ClaimStatus
     runs: pd.DataFrame

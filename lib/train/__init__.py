@@ -1,4 +1,4 @@
-"""One run: the model, its training, and everything that is measured of it.
+"""One run: the model, its training, and its measurement.
 
 Imports `lib.config`, `lib.data` and `lib.results`; ends in a `result.json`. Start at `model`, then
 read `trainer`, whose first lines draw a step.

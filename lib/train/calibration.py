@@ -1,5 +1,5 @@
-"""Calibration: of the predictions made with 80 % confidence, are 80 % right? Which temperature of
-the softmax would bring confidence and accuracy together?
+"""Calibration: are 80 % of the predictions with 80 % confidence right? And which temperature of the
+softmax would make confidence and accuracy agree?
 """
 
 import math
@@ -19,8 +19,8 @@ ToLogits = Callable[[Tensor, Tensor], Iterable[tuple[Tensor, Tensor]]]
 """`GPT.logits_in_parts`: hidden (N, C) and targets (N,) → logits (n, V) and targets (n,) of a few
 rows at a time."""
 Rows = list[tuple[Tensor, Tensor]]
-"""By batch, inputs of the output projection (N, C), and targets (N,). The logits are computed again
-whenever they are needed: with 50,000 tokens all of them would be gigabytes."""
+"""For each batch, inputs of the output projection (N, C) and targets (N,). Logits are computed
+again whenever they are needed: with 50,000 tokens, those of all batches would be gigabytes."""
 N_BINS = 15
 """Bins of Guo et al. 2017 (arXiv 1706.04599)."""
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
@@ -39,7 +39,7 @@ def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
         total = torch.zeros((), dtype=torch.float64)
         for hidden, targets in rows:
             for logits, target in to_logits(hidden, targets):
-                # In float64: near the minimum, losses differ by less than float32 resolves.
+                # In float64, because near the minimum losses differ by less than float32 resolves.
                 tempered = logits.double() / math.exp(log_temperature)
                 total = total.to(logits.device) + F.cross_entropy(tempered, target, reduction="sum")
         return float(total)
@@ -53,8 +53,8 @@ def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
 def temper(
     to_logits: ToLogits, rows: Rows, temperatures: Iterable[float]
 ) -> dict[float, NDArray[np.float64]]:
-    """Return for each temperature an array (2, n): log-likelihood of the right symbol, and
-    confidence (probability of the likeliest symbol), of each prediction."""
+    """Return temperature → array (2, n): for each prediction the log-likelihood of the right symbol
+    and the confidence, which is the probability of the likeliest symbol."""
     found: dict[float, list[Tensor]] = {temperature: [] for temperature in temperatures}
     for hidden, targets in rows:
         for logits, target in to_logits(hidden, targets):
@@ -117,8 +117,9 @@ def calibrate(
     n_dev: int,
     generator: np.random.Generator,
 ) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """Measure the calibration of held-out predictions: confidence and correct (N,), and the rows
-    from which they were made. The first `n_dev` predictions are dev's, the others test's. Return
+    """Measure the calibration of held-out predictions, given their confidence and correct (N,), and
+    the rows from which they were made. The first `n_dev` predictions are from dev, the others from
+    test. Return
 
     - measures that cannot be computed from bins: ece_null over all held-out characters;
       temperature, fitted on dev; nll_test_tempered, the test loss at that temperature;
@@ -135,7 +136,7 @@ def calibrate(
         if n_of_dev > 0:
             dev.append((hidden[:n_of_dev], targets[:n_of_dev]))
         if n_of_dev < len(targets):
-            # A batch that has predictions of both is kept whole. Those of dev are dropped below.
+            # A batch with predictions from both is kept whole. Those from dev are dropped below.
             test.append((hidden, targets))
         n_before += len(targets)
 

@@ -34,10 +34,10 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     - embedding_norm: mean L2 norm at the input of block 1;
     - embedding_cosine: mean cosine between token embeddings;
     - input_cosine: the same between vectors at the input of block 1;
-    - residual_norm_<k>: mean L2 norm after k blocks, k = 0 … n_layer; the last as the last norm
-      reads it, so under `backout` without block 1's input;
-    - logit_max and logit_sd: a prediction's largest logit, and the standard deviation of its
-      logits, means over predictions;
+    - residual_norm_<k>: mean L2 norm of the residual stream after k blocks, k = 0 … n_layer. The
+      last one is the norm of what `ln_f` reads, so with `backout` without block 1's input;
+    - logit_max and logit_sd: the largest logit of a prediction, and the standard deviation of its
+      logits, as means over predictions;
     - norm_gain and norm_bias: means over these parameters, if the embedding normalization has them.
     """
     windows = windows.to(model.transformer.wte.weight.device)
@@ -88,8 +88,8 @@ def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
     """
     before = before.detach().double()
     after = after.detach().double()
-    # The angle from the chord between unit vectors. The arccosine of their product would be too
-    # inexact: near 1, a small angle changes the product by less than it is rounded.
+    # Compute the angle from the chord between unit vectors. The arccosine of their product would be
+    # too inexact: near 1, a small angle changes the product by less than rounding does.
     chord = (F.normalize(after, dim=-1) - F.normalize(before, dim=-1)).norm(dim=-1)
     angles = 2 * (chord / 2).asin()
     lengths = (after - before).norm(dim=-1) / before.norm(dim=-1)
@@ -100,8 +100,8 @@ def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
     """Return the cosine between two gradients of the mean loss, each on one set of windows
     (n, T + 1), `size` windows at a time.
 
-    Near 1, both sets ask for the same step; near 0, gradients are mostly noise. Unlike the length
-    of a gradient, it can be compared between models whose residual streams differ in scale.
+    Near 1, both sets ask for the same step; near 0, gradients are mostly noise. Unlike a gradient's
+    length, it can be compared between models whose residual streams differ in scale.
     """
     first = _gradient(model, one, size)
     second = _gradient(model, other, size)
@@ -135,8 +135,8 @@ def parameter_group(name: str) -> str:
 
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return the mean of AdamW's second moments in each `parameter_group`, as
-    `second_moment_<group>`. Groups that have none are left out: before the first update all, and
-    with Muon those that hold one of its matrices."""
+    `second_moment_<group>`. Groups without them are left out: all groups before the first update,
+    and with Muon the groups that hold one of its matrices."""
     by_group: dict[str, list[Any]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})

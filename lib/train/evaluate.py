@@ -1,4 +1,4 @@
-"""Measure a trained model: everything that 02_train shows and `result.json` keeps.
+"""Measure a trained model: everything that 02_train shows and writes to `result.json`.
 
 One pass over held-out text scores every character: loss, accuracy, Brier score, calibration,
 norms and logits. Then the LM-Eval harness asks its tasks. Start reading at `measure`.
@@ -35,7 +35,7 @@ from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
 SAMPLED_PREDICTIONS = 512
-"""About how many predictions the quantiles of logits are taken over."""
+"""The quantiles of logits are computed from about this many predictions."""
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -66,11 +66,11 @@ def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.Data
     - a row per prediction: the columns of `per_character`; confidence (the probability of the most
       likely character); embedding_norm (the L2 norm of the vector that enters block 1); text (its
       index in `texts`);
-    - inputs of the output projection and targets, from which `GPT.logits_in_parts` makes the logits
-      again.
+    - inputs of the output projection and targets, from which `GPT.logits_in_parts` computes the
+      logits again.
 
-    A text is cut into windows of `block_size` side by side; the last one may be shorter. So the
-    first prediction in a window sees one character, and the last one `block_size` of them.
+    A text is cut into adjacent windows of `block_size`; the last one may be shorter. So the first
+    prediction in a window sees one character, and the last one `block_size` characters.
     """
     device = model.transformer.wte.weight.device
     columns: dict[str, list[Tensor]] = defaultdict(list)  # on the device, so the host waits once
@@ -92,7 +92,7 @@ def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.Data
 
 
 def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut a text (n,) into windows side by side. Yield batches of inputs (B, T), and their targets
+    """Cut a text (n,) into adjacent windows. Yield batches of inputs (B, T), and their targets
     (B · T,). If the last window is shorter, it is a batch by itself."""
     inputs, targets = text[:-1], text[1:]
     whole = len(inputs) // block_size * block_size
@@ -119,8 +119,8 @@ def loss_by_position(scores: pd.DataFrame, block_size: int) -> pd.DataFrame:
 
 
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Return the loss (nats) of a model that may read only 16, 32, 64, … characters. That is the
-    mean over the first so many positions of all windows."""
+    """Return the loss (nats) of a model that may read only 16, 32, 64, … characters: the mean over
+    the first 16, 32, 64, … positions of all windows."""
     full = len(by_position)
     lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
     losses = [by_position["position_loss"][:length].mean() for length in lengths]
@@ -156,8 +156,8 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
 
 @torch.no_grad()
 def logit_quantiles(model: GPT, rows: Rows) -> pd.DataFrame:
-    """Return quantiles of all logits, and of each prediction's largest logit. Of the predictions
-    that `score` made, about `SAMPLED_PREDICTIONS` are used, evenly spaced."""
+    """Return quantiles of all logits, and of each prediction's largest logit, over about
+    `SAMPLED_PREDICTIONS` evenly spaced predictions of those that `score` made."""
     step = max(1, sum(len(targets) for _, targets in rows) // SAMPLED_PREDICTIONS)
     parts = []
     for hidden, targets in rows:
@@ -187,7 +187,7 @@ class Measurement:
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """Raw tables, written beside the result. Measures are computed from them: see `lib.results`."""
     suite_hash: str | None = None
-    """Of the suite whose questions were asked; None if none were."""
+    """Hash of the suite whose questions were asked; None if none were."""
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """What was not measured, and why."""
@@ -202,7 +202,7 @@ class Measurement:
 def measure(run: Trainer) -> Measurement:
     """Measure a trained run on held-out text.
 
-    Of a diverged run only the training throughput is measured: its weights give no probabilities.
+    A diverged run gets only its training throughput, because its weights give no probabilities.
     Raises UserError for a run that was interrupted.
     """
     if not run.finished:
@@ -233,7 +233,7 @@ def measure(run: Trainer) -> Measurement:
     block_size = config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        # Predictions in dev: the first character of each of its texts is not predicted.
+        # Number of predictions in dev. The first character of each of its texts is not predicted.
         n_dev = len(corpus.dev) - len(corpus.ends["dev"])
         scores, rows = score(model, corpus.heldout_texts, batch_size)
         before, predicted = corpus.predictions
@@ -304,9 +304,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
 
 
 def facts_of(arm: Arm, run: Trainer, measured: Measurement) -> Json:
-    """Return what a result says of a run beside its identity and files: how it trained, what was
-    measured, and with which code and machine. Raises UserError if code that measures was edited
-    after it was imported."""
+    """Return the fields of a run's result beside its identity and files: how it trained, what was
+    measured, and with which code and machine. Raises UserError if measuring code was edited after
+    it was imported."""
     require_unedited(measure_files())
     executed = results.Execution(
         from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)

@@ -1,4 +1,4 @@
-"""Export a run's model as a folder that `transformers` loads as a GPT-2, without code of ours.
+"""Export a run's model as a folder that `transformers` loads as a GPT-2, without our code.
 
 GPT-2 has no layer between the embeddings and block 1. If ours is linear, it is applied to the
 embeddings themselves. A tied output projection must not change with them, so it is saved as
@@ -31,7 +31,7 @@ _FIXED = (
     "embedding_roll",
     "backout",
 )
-"""Fields of `ModelConfig` whose default is what GPT-2 has; it knows no other value."""
+"""Fields of `ModelConfig` that must have their default, because GPT-2 has no other value."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 """Values of `embedding_norm` that can be applied to the embeddings."""
 
@@ -44,12 +44,13 @@ def export(name: str, folder: Path) -> None:
     """
     parts = name.split("/")
     if len(parts) != 3 or not parts[2].isdecimal():
-        raise ConfigError(f"run: '{name}' names none; give STUDY/ARM/SEED, as final/none/0")
+        raise ConfigError(f"run: '{name}' names none; write STUDY/ARM/SEED, such as final/none/0")
     if folder.exists():
-        raise ConfigError(f"--to: {folder} exists, and nothing is replaced; name another")
+        raise ConfigError(f"--to: {folder} exists, and nothing is replaced; name another folder")
     result, corpus, model = read_finished(parts[0], parts[1], int(parts[2]))
     if result.diverged_at is not None:
-        raise UserError(f"{name} diverged at step {result.diverged_at}: no model")
+        fault = f"run: {name} diverged at step {result.diverged_at}"
+        raise UserError(f"{fault}; export one that completed")
     from transformers import PreTrainedTokenizerFast  # here, because it takes seconds
 
     peer = as_gpt2(model, corpus.tokenizer.end_of_document)
@@ -69,16 +70,17 @@ def export(name: str, folder: Path) -> None:
 def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
     """Return a model as a GPT-2 of `transformers`; `end` is the id that ends a document.
 
-    Raises UserError for a model that is no GPT-2, and says in which fields it differs.
+    Raises UserError if the model is no GPT-2, with the fields in which it differs.
     """
     config = model.config
     differing = [name for name in _FIXED if getattr(config, name) != getattr(ModelConfig(), name)]
     if differing:
-        raise UserError(f"it is no GPT-2, which has another {', '.join(differing)}")
+        fault = f"model: differs from GPT-2 in {', '.join(differing)}"
+        raise UserError(f"{fault}; only a GPT-2 can be exported")
     if config.embedding_norm not in _LINEAR:
         raise UserError(
-            f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
-            f"weights of it act like one; only {', '.join(_LINEAR)} can be exported"
+            f"model.embedding_norm: GPT-2 has no {config.embedding_norm} before block 1, and none "
+            f"of its weights act like one; export one of {', '.join(_LINEAR)}"
         )
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -106,8 +108,8 @@ def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
 
 @torch.no_grad()
 def named_weights(model: GPT) -> dict[str, Tensor]:
-    """Return the weights of a model by Hugging Face's names, which are ours, as a GPT-2 needs them.
-    See the top of this file."""
+    """Return the weights of a model as a GPT-2 needs them (see the top of this file). Their names
+    are Hugging Face's, which we use too."""
     config = model.config
     weights = {}
     for name, tensor in model.state_dict().items():

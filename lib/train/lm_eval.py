@@ -1,12 +1,12 @@
 """Ask tasks through the LM-Eval harness: our suite (`evaluate_suite`), and stock tasks of the
 harness or of your own (`evaluate_tasks`). `CharacterLM` is the adapter between it and a GPT.
 
-A stock task can be asked by name if it scores given texts; none may have text generated. The
-harness defines it, and downloads its data if they are not there. Your own tasks come from
-`evaluation.include_path`.
+A stock task is a task of the harness, asked by name. It must score given texts; tasks that generate
+text are refused. The harness downloads the data of a task if they are missing. Your own tasks come
+from `evaluation.include_path`.
 
-The adapter subclasses `LM`, not `TemplateLM`: that would move white space from the end of a context
-to the continuation, but for our suite a line break is a character like any other.
+The adapter subclasses `LM`, because `TemplateLM` moves white space from the end of a context to the
+continuation. In our suite a line break is a character like any other.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
     The beginning that all contexts share (the solved examples of a few-shot prompt) is read once,
     and each context once, however many continuations it has.
 
-    Raises ValueError for a pair that is longer than `block_size` (the last character, which is
-    only predicted, not counted).
+    Raises ValueError for a pair that is longer than `block_size`, not counting the last character,
+    which is predicted but never read.
     """
     device = model.transformer.wte.weight.device
     by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)  # → indices of pairs
@@ -66,8 +66,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         by_context[tuple(context)].append(i)
     contexts = sorted(by_context, key=len)
 
-    # 1) The beginning that all share, without the last character of any: `commonprefix` takes
-    # lists of ids as well as paths.
+    # 1) The beginning that all contexts share, without the last character of any. `commonprefix`
+    # works on lists of ids as well as on paths.
     common = os.path.commonprefix([context[:-1] for context in contexts])  # noqa: RUF071
     shared = KVCache()
     if common:
@@ -116,8 +116,8 @@ class CharacterLM(LM):  # type: ignore[misc]
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
     A symbol that is not in the training part raises CorpusError. A context that is too long for
-    `block_size` loses its beginning, as in the harness's own adapter `HFLM`, and its question is
-    added to `overflows`. How much is cut depends on the length of each choice.
+    `block_size` is cut at its beginning, as in the harness's own adapter `HFLM`, and its question
+    is added to `overflows`. How much is cut depends on the length of each choice.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
@@ -152,7 +152,7 @@ class CharacterLM(LM):  # type: ignore[misc]
                 remedy = "it is empty, or part of its context's last token: end that with a blank"
             raise ValueError(
                 f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
-                f"{block_size}, model.block_size: {remedy}"
+                f"{block_size} (model.block_size): {remedy}"
             )
         room = block_size + 1 - len(choice)  # + 1: the last one is predicted, and never read
         if len(context) > room:
@@ -171,9 +171,10 @@ class TokenLM(CharacterLM):
     """The adapter for stock tasks. It splits context and continuation as `TemplateLM` does, so that
     accuracies can be compared with published ones.
 
-    White space at the end of the context belongs to the continuation. Both are encoded as one text;
-    the context gets as many tokens of it as it takes alone. If one token spans the boundary, it
-    counts as the context's, and the continuation may have none left: `pair` refuses that.
+    White space at the end of the context moves to the continuation. Both are encoded as one text.
+    Its first tokens, as many as the context takes alone, are the context's. If a token spans the
+    boundary it is the context's too, and may leave the continuation without any: `pair` refuses
+    that.
     """
 
     def encode(self, context: str, choice: str) -> Pair:
@@ -183,7 +184,7 @@ class TokenLM(CharacterLM):
 
 
 OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
-"""The kinds of tasks that can be asked: others have texts generated, or scored as a whole."""
+"""The kinds of tasks that can be asked. Others generate texts, or score whole texts."""
 
 
 @contextlib.contextmanager
@@ -199,9 +200,9 @@ def quiet() -> Iterator[None]:
 
 
 def _as_named(files: Any) -> Any:
-    """Escape paths of files that exist, because `datasets` would take `[`, `*` and `?` in them for
-    patterns and read other files. What names no file is meant as a pattern, and stays. ConfigError
-    for a path that cannot be escaped."""
+    """Escape the paths of existing files, because `datasets` would read `[`, `*` and `?` in them as
+    patterns and open other files. A path that is no file is meant as a pattern, and is kept. Raises
+    ConfigError for a path that cannot be escaped."""
     if isinstance(files, dict):
         return {part: _as_named(of) for part, of in files.items()}
     if isinstance(files, list | tuple):
@@ -225,7 +226,7 @@ def evaluate_suite(
       errors of the choices' probabilities, summed over choices; 0 is best);
     - a row per question: task, shots, item (its line in the task's file), choice (the likeliest;
       of equals the first) and correct;
-    - how many questions had their context shortened: 0, unless the suite is of a larger
+    - the number of questions whose context was shortened: 0, unless the suite was made for a larger
       `block_size`.
     """
     adapter = CharacterLM(model, corpus, batch_size)
@@ -233,8 +234,8 @@ def evaluate_suite(
         tasks = _suite_tasks(folder)
         if not tasks:
             return pd.DataFrame(), pd.DataFrame(), 0
-        # The standard error of an accuracy is computed without bootstrap, but with 0 iterations
-        # the harness would leave it out. Its cache of requests stays off: it ignores the model.
+        # Standard errors of accuracies need no bootstrap, but with 0 iterations the harness leaves
+        # them out. Its cache of requests stays off, because that ignores the model.
         results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     rows = []
     items = []
@@ -262,8 +263,8 @@ def evaluate_suite(
 def _suite_tasks(folder: Path) -> dict[str, ConfigurableTask]:
     """Load the tasks of a suite in the order of its groups, zero-shot first.
 
-    Their questions are read here: `datasets` would take the files' paths for patterns, and keep a
-    copy of each in the user's cache.
+    Their questions are read here, because `datasets` would read the files' paths as patterns, and
+    keep a copy of each file in the user's cache.
     """
 
     def read(data_files: dict[str, str], **_: Any) -> dict[str, datasets.Dataset]:
@@ -289,13 +290,13 @@ def _read_questions(file: Path) -> datasets.Dataset:
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
-    """Return a row per question. `correct` is the harness's accuracy of each: true or false, or
-    numbers if one of them is neither 0 nor 1 (as in `truthfulqa_mc2`)."""
+    """Return a row per question. `correct` is the harness's accuracy for it: bools, or numbers if
+    one of them is neither 0 nor 1 (as in `truthfulqa_mc2`)."""
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
         if "acc_mutual_info" in sample:
-            log = log[: len(log) // 2]  # the second half is of the choices without the context
+            log = log[: len(log) // 2]  # the second half scores the choices without the context
         rows.append(
             {
                 "task": task,
@@ -313,12 +314,11 @@ def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
 def require_tasks(
     config: EvaluationConfig, tested: Collection[str] = (), adapters: Collection[TokenLM] = ()
 ) -> list[str]:
-    """Check before training that all stock tasks can be asked. Return warnings: how many contexts
-    will lose their beginning.
+    """Check before training that all stock tasks can be asked. Return warnings with the number of
+    contexts that will lose their beginning.
 
-    Raises ConfigError for a task that the harness lacks, whose data cannot be downloaded, or with
-    a question that one of the adapters cannot encode; also for a measure in `tested` that none of
-    the tasks gives.
+    Raises ConfigError for a task that the harness lacks, a task whose data cannot be downloaded, a
+    question that one of the adapters cannot encode, and a measure in `tested` that no task gives.
     """
     measures: list[str] = []
     lines: list[str] = []
@@ -339,7 +339,7 @@ def require_tasks(
                 adapter.overflows.clear()
                 for request in task.instances:
                     adapter.pair(request)
-            except ValueError as error:  # of ours, or the harness's: too few examples for the shots
+            except ValueError as error:  # ours, or the harness's: too few examples for the shots
                 raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
             lost = len(adapter.overflows)
             if lost:
@@ -363,12 +363,12 @@ def _begin(task: Any, shots: int) -> None:
 def evaluate_tasks(
     model: GPT, corpus: Corpus, config: EvaluationConfig, batch_size: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ask a model stock tasks, with each number of `evaluation.shots`; if it is empty, with each
-    task's own. Return
+    """Ask a model stock tasks, with each number in `evaluation.shots`, or if that is empty, with
+    each task's own number. Return
 
     - a row per task or group, and metric: task, shots, metric, filter, value, stderr, n
       (questions), task_version, and truncated (the share of questions whose context was shortened);
-    - a row per question as in `evaluate_suite`, of the tasks that have an accuracy.
+    - a row per question as in `evaluate_suite`, for the tasks that have an accuracy.
     """
     tables = []
     items = []
@@ -398,13 +398,13 @@ def _numbers_of_shots(config: EvaluationConfig) -> list[int | None]:
 def _shots(task: Any, number: int | None) -> int:
     """Return the number of shots of a task: `number`, or if that is None the task's own."""
     own = task.get_config("num_fewshot")
-    if own == 0:  # such a task is never to be asked with examples
+    if own == 0:  # the harness never shows examples with such a task
         return 0
     return int(own or 0) if number is None else number
 
 
 def _is_judged(task: Any) -> bool:
-    """Return whether a task has exactly one accuracy, and it is the mean over questions."""
+    """Return whether a task has exactly one accuracy, which is the mean over questions."""
     filters = task.get_config("filter_list") or [None]
     return task.aggregation().get("acc") is mean and len(filters) == 1
 
@@ -454,7 +454,7 @@ def _load(config: EvaluationConfig) -> Json:
 
 
 def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
-    """Load a name of the harness, which is a group, a task, or a tag of several tasks."""
+    """Load the tasks of a name, which may be a group, a task, or a tag of several tasks."""
     file = manager.task_index[name].yaml_path
     load = datasets.load_dataset
 
@@ -463,7 +463,7 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
             options["data_files"] = _as_named(options["data_files"])
         return load(path, *more, **options)
 
-    # Your own task may name its data by a path relative to its file.
+    # A user's own task may name its data by a path relative to its file.
     folder = Path(file).parent if file else "."
     with contextlib.chdir(folder), patch.object(datasets, "load_dataset", read):
         loaded = manager.load([name])
@@ -474,7 +474,7 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
 def _manager(include_path: str | None) -> TaskManager:
     """Index the harness's tasks, which takes seconds, and your own. ConfigError for a hidden file
     of yours, because `tasks_hash` does not cover it."""
-    # Otherwise the bootstrap would fork this process, which has threads.
+    # Without this, the bootstrap would fork this process, which has threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
     if not include_path:
         return TaskManager()

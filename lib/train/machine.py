@@ -1,4 +1,4 @@
-"""Prepare the machine under a run: device, precision, determinism, and random streams."""
+"""Prepare the machine for a run: device, precision, determinism, and random streams."""
 
 import hashlib
 import os
@@ -30,10 +30,10 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def choose_device(requested: str) -> str:
     """Return the device to use; `auto` is CUDA if it works, and else the CPU.
 
-    Each is tried by a small product: `torch.cuda.is_available()` is also true for a GPU that this
-    build has no kernels for (a P100 under a build without sm_60).
+    Each device is tried with a small product, because `torch.cuda.is_available()` is also true for
+    a GPU that this build of torch has no kernels for (a P100 under a build without sm_60).
 
-    Raises ConfigError if a device that was asked for by name does not work.
+    Raises ConfigError if a device that is requested by name does not work.
     """
     candidates = ("cuda", "cpu") if requested == "auto" else (requested,)
     for device in candidates:

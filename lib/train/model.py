@@ -36,8 +36,8 @@ class Center(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply by a constant that brings the RMS at initialisation to `embedding_rms`. It stays the
-    same through training, so nothing is normalized.
+    """Multiply by a constant that brings the RMS at initialisation to `embedding_rms`. The constant
+    never changes, so nothing is normalized.
 
     Token and position embeddings are independent, so the expected RMS of their sum is
     `sqrt(embedding_std² + position_std²)`.
@@ -55,8 +55,8 @@ class Scale(nn.Module):
 
 
 class GradShrink(nn.Module):
-    """Leave the value as it is, and pass back only a share of its gradient (GLM-130B, arXiv
-    2210.02414): nothing flows back through the detached part."""
+    """Return the input, and pass back only a share of its gradient (GLM-130B, arXiv 2210.02414):
+    nothing flows back through the detached part."""
 
     def forward(self, x: Tensor) -> Tensor:
         return GRADIENT_SHARE * x + (1 - GRADIENT_SHARE) * x.detach()
@@ -269,8 +269,8 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         device = "meta" if generator is None else "cpu"
-        # Constructors of layers draw weights from torch's global generator. These are overwritten
-        # below, and forking the generator leaves the caller's draws as they would have been.
+        # Constructors of layers draw weights from torch's global generator. These weights are
+        # overwritten below. Forking the generator keeps the caller's draws the same.
         with torch.random.fork_rng(devices=[]), torch.device(device):
             self.transformer = Transformer(config, vocab_size)
             if not config.tied:  # drawn last: all other weights equal those of a tied model
@@ -294,7 +294,7 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 std = residual_std if name.endswith("c_proj.weight") else WPE_STD
-                # Even a std of 0 draws, so that the weights after it stay the same.
+                # Draw even for a std of 0, so that the weights drawn after it stay the same.
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -388,8 +388,8 @@ class GPT(nn.Module):
 
 
 def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
-    """Compute the SHA-256 over names and bytes of the weights. Those of the embedding norm count
-    only with `all_weights`: arms differ in them, and must agree in all others."""
+    """Compute the SHA-256 over names and bytes of the weights. The embedding norm's are included
+    only with `all_weights`, because arms differ in them and must agree in all others."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if all_weights or not name.startswith("transformer.emb_norm"):

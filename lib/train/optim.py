@@ -52,8 +52,8 @@ def optimizer_groups(
     the factor on a group's learning rate. Token and position embeddings get a group of their own if
     `embedding_ratio` is not 1.
     """
-    # By (decays, ratio). These two are named here only for their order: `make_optimizers` takes
-    # the first group for Muon.
+    # Keys are (decays, ratio). These two are listed to fix their order: `make_optimizers` gives the
+    # first group to Muon.
     groups: dict[tuple[bool, float], list[Tensor]] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
         decays = parameter.ndim == 2 and name.startswith("transformer.h.")
@@ -68,29 +68,29 @@ def optimizer_groups(
 
 
 class Uncompiled(torch.optim.Optimizer):
-    """Take PyTorch's wrappers off an optimizer's methods.
+    """An optimizer without PyTorch's wrappers around its methods.
 
-    The wrappers keep torch.compile out of these methods, and import it for that: more than a second
-    of every run. We never compile an optimizer's step. No documented switch turns them off
-    (`TORCH_COMPILE_DISABLE` is read only after the import).
+    The wrappers keep torch.compile out of these methods, and import it to do so, which costs every
+    run more than a second. We never compile an optimizer's step. No documented switch turns the
+    wrappers off (`TORCH_COMPILE_DISABLE` is read only after the import).
     """
 
     found_inf: Tensor
-    """Set by the trainer before each step, a scalar: 1 if the update must not happen."""
+    """A scalar that the trainer sets before each step: 1 if the update must not happen."""
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
-    """AdamW. Its fused kernel reads `found_inf` on the device, and if that is 1 changes nothing.
-    So the host need not wait to know whether the loss is finite."""
+    """AdamW. Its fused kernel reads `found_inf` on the device, and changes nothing if that is 1. So
+    the host need not wait to learn whether the loss is finite."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class Muon(Uncompiled, torch.optim.Muon):
-    """Muon. PyTorch's knows no `found_inf`, so the host checks it, and must wait for the device."""
+    """Muon. PyTorch's ignores `found_inf`, so the host checks it and must wait for the device."""
 
     def step(self) -> None:  # type: ignore[override]
         if not self.found_inf:  # copies from the device

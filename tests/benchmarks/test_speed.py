@@ -1,14 +1,14 @@
-"""How long a training step takes, and how much memory, beside nanoGPT's own model and step.
+"""Time and memory of a training step, beside nanoGPT's own model and step.
 
-Run alone on a quiet machine: `./run_all.sh test -m benchmark -n 0 -s`. It prints a table for each
-model, as Markdown. nanoGPT's `model.py` is downloaded by its hash to `data/nanogpt.py`; without the
-internet put it there.
+Run it alone on a quiet machine: `./run_all.sh test -m benchmark -n 0 -s`. It prints a Markdown
+table for each model. nanoGPT's `model.py` is downloaded to `data/nanogpt.py` and checked by its
+hash; without the internet put it there.
 
-In a cell: milliseconds, their ratio to those of nanoGPT's eager step at the same precision, and on
-a GPU the peak of memory. Blocks of both steps alternate, so that a machine whose speed drifts slows
-both, and both numbers are medians. nanoGPT beside itself shows how far noise goes. On a CPU only
-eager steps of the small model are timed, in fp32 and bf16 and in the process's CPU time: all else
-takes minutes, or is not there.
+A cell holds milliseconds, their ratio to nanoGPT's eager step at the same precision, and on a GPU
+the peak memory. Times are medians. Blocks of both steps alternate, so that a machine whose speed
+drifts slows both. nanoGPT beside itself shows the noise. On a CPU only eager steps of the small
+model are timed, in fp32 and bf16, by the process's CPU time; the rest would take minutes or is
+impossible.
 """
 
 import gc
@@ -70,7 +70,7 @@ def configured(name, precision, machine):
 
 
 def our_step(config, folder):
-    """All that a step of a run does: batch, hash, forward, backward, norm, AdamW, notes."""
+    """Everything in a step of a run: batch, hash, forward, backward, norm, AdamW, notes."""
     corpus = load_corpus(config.corpus)
     trainer = Trainer(config, corpus, begun(config, corpus), folder)
 
@@ -84,7 +84,7 @@ def our_step(config, folder):
 
 
 def nanogpt_step(config):
-    """Its step: batch, forward, backward, norm, fused AdamW, and with fp16 a scaled loss."""
+    """nanoGPT's step: batch, forward, backward, norm, fused AdamW, and with fp16 a scaled loss."""
     pooch.retrieve(*NANOGPT, "nanogpt.py", ROOT / "data")
     sys.path.insert(0, str(ROOT / "data"))
     from nanogpt import GPT, GPTConfig
@@ -127,8 +127,8 @@ def seconds_of(step, steps):
 
 
 def compared(name, precision, way, folder):
-    """Median seconds of a step made this way, and of nanoGPT's in turn with it; bytes of the first
-    at its peak. Raises ConfigError for what this machine lacks."""
+    """Return the median seconds of a step made this way and of nanoGPT's, timed in turns, and the
+    peak memory of the first in bytes. Raises ConfigError if this machine lacks something."""
     is_slow = name == "124 M" or precision == "fp16" or "compiled" in way
     if DEVICE == "cpu" and is_slow:
         raise ConfigError("it takes minutes on a CPU")

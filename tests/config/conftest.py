@@ -6,13 +6,13 @@ from tests.config.samples import Parameters
 
 @pytest.fixture
 def parameters(tmp_path, monkeypatch):
-    """An empty repository, in place of this one."""
+    """Use an empty repository in place of this one."""
     return Parameters(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Write a text to `little.yaml`, the only study there is, and load it."""
+    """Return a function that writes `little.yaml`, the only study, and loads it."""
     monkeypatch.setattr("lib.config.study.PARAMS", tmp_path)
 
     def write_and_load(content):

@@ -44,7 +44,7 @@ class Parameters:
         monkeypatch.delenv("STUDY_OUTPUT", raising=False)
 
     def write(self, file, content):
-        """Write a field a line; JSON is YAML, too."""
+        """Write one field per line, as JSON, which is also YAML."""
         path = self.folder / file
         lines = (f"{name}: {json.dumps(value)}\n" for name, value in content.items())
         path.write_text("".join(lines), "utf-8")
@@ -65,7 +65,7 @@ class Parameters:
         return run_git(self.top, *words)
 
     def commit(self):
-        """Commit all there is; return the commit's hash."""
+        """Commit everything; return the commit's hash."""
         self.git("init", "-q", "-b", "main")
         self.git("add", "--all")
         self.git("commit", "-q", "--allow-empty", "-m", "work")
@@ -73,7 +73,7 @@ class Parameters:
 
 
 def run_at(commit, trained=None, executed=None, **changes):
-    """What the result of a run says of how it was made."""
+    """Return the part of a run's result that says how it was made."""
     by = {"commit": commit, "clean": True}
     run = {
         **{"status": "completed", "levels": {}},

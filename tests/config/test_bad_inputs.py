@@ -1,5 +1,5 @@
-"""Parameters that cannot be run, of a file or a notebook: each is refused in one line without a
-traceback, which names the field, the value found, what is allowed, and the remedy."""
+"""Impossible parameters in a file or a notebook are refused in one line without a traceback. It
+names the field, the value found, what is allowed, and the remedy."""
 
 import re
 
@@ -10,7 +10,7 @@ from lib.config.study import load_study, scratch
 from tests.conftest import refused
 
 MINIMAL = "name: little\nseeds: [0]\n"
-# What a file adds to `MINIMAL`, and what is said of it; … stands for anything.
+# What a file adds to `MINIMAL`, and the message; … matches anything.
 ADDED = [
     ("training: {iterations: 1000000001}", "training.iterations: 1000000001 is not allowed. Input"),
     *((f"factors: {{{field}: [0.5, {value}]}}", f"factors {{'{field}': {value}}}: {field}: {said}")
@@ -33,7 +33,7 @@ ADDED = [
     ("training: {learning_rate: 1,3}", "training.3: 3 is not allowed. Keys should be strings"),
     ("training: {iterations: 1e3}", "training.iterations: 1000.0 is not allowed.…a valid integer"),
     ("training: {weight_decay: .inf}", "training.weight_decay: inf is not allowed. Input should"),
-    ("factors: {corpus.source: [a/x.txt, ./a/x.txt]}", "factors: 'source=x.txt' stands twice"),
+    ("factors: {corpus.source: [a/x.txt, ./a/x.txt]}", "factors: 'source=x.txt' is there twice"),
     ("model: {embedding_norm: no}",
      "model.embedding_norm: 'no' is not allowed. Input should be 'none', 'layernorm', "
      "'rmsnorm',… did you mean 'none'?"),
@@ -57,7 +57,7 @@ ADDED = [
     ("training: {schedule: warmup_cosine, warmup_iterations: 300, iterations: 300}",
      "training: warmup_iterations 300 must be below iterations 300"),
     ("factors: {model.embedding_norm: []}", "factors.model.embedding_norm: [] is not allowed."),
-    ("factors: {model.mlp_ratio: [1, 4, 1]}", "factors.model.mlp_ratio: 1 stands twice; list each"),
+    ("factors: {model.mlp_ratio: [1, 4, 1]}", "factors.model.mlp_ratio: 1 is there twice; list"),
     ("factors: {model.embedding_norm: [none, layernom]}",
      "factors {'model.embedding_norm': 'layernom'}: model.…did you mean 'layernorm'?"),
     ("factors: {model.n_embd: [128, 96], model.n_head: [8, 64]}",
@@ -65,7 +65,7 @@ ADDED = [
     ("factors: {code: [main, 3512345]}", "factors.code: 3512345 names no commit; write a branch,"),
     ("factors: {model.n_layer: [2]}\ninclude: [{levels: {model.n_layer: 2, code: main}}]",
      "include.0.levels: code must be a factor"),
-    ("factors: {code: [main]}\ncommits: {}", "commits: is found when the study…leave it out"),
+    ("factors: {code: [main]}\ncommits: {}", "commits: is set when the study…leave it out"),
     ("factors: {machine.threads: [1, 2]}", "factors: machine.threads is one…set it under machine"),
     ("include: [{levels: {evaluation.dev_windows: 1}}]",
      "include.0.levels: evaluation.dev_windows is one for all runs; set it under evaluation"),
@@ -76,7 +76,7 @@ ADDED = [
      "include.0.levels: 'model.n_layr' is unknown; did you mean 'model.n_layer'?"),
     ("factors: {model.n_layer: [2]}\n"
      "include: [{levels: {model.n_layer: 2, training.beta1: 0.8}}]",
-     "include (give one of the two a name): 'n_layer=2' stands twice"),
+     "include (give one of the two a name): 'n_layer=2' is there twice"),
     ("factors: {model.n_layer: [2, 4]}\n"
      "include: [{name: x, levels: {model.n_layer: 4}, baseline: n_layer=3}]",
      "arm x: its baseline 'n_layer=3' is unknown; did you mean 'n_layer=4'?"),
@@ -109,14 +109,14 @@ ADDED = [
     ("model: {n_head: 0}\ntraining: {schedul: constant}",
      "model.n_head: 0 is not allowed.…; training.schedul: 'schedul' is unknown; did you mean"),
 ]  # fmt: skip
-# What a file holds, and what is said of it.
+# The whole file, and the message.
 WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("seeds: [0]", ": name: is missing; add it"),
     ("name: little\nseeds: []", ": seeds: [] is not allowed. List should have at least 1 item"),
-    ("name: little\nseeds: [0, 1, 1]", ": seeds: 1 stands twice; list each value once"),
+    ("name: little\nseeds: [0, 1, 1]", ": seeds: 1 is there twice; list each value once"),
     ("name: little\nseeds: [0, -1]", ": seeds.1: -1 is not allowed. Input should be greater"),
-    ("name: little\nseeds: 3", ": seeds: 3 is no list; write [3]"),
-    ("name: other\nseeds: [0]", ": name is 'other'; it must be 'little'"),
+     ("name: little\nseeds: 3", ": seeds: 3 is no list; write [3]"),
+     ("name: other\nseeds: [0]", ": name: 'other' is not the file's name; write 'lit"),
     ("name: Two Words\nseeds: [0]", ": name: 'Two Words' is not allowed. String should match"),
     ("name: little\nseeds: [0]\npaper: ../x", ": paper: '../x' is not allowed. String should"),
     ("name: [", ", line 1 is not valid YAML"),

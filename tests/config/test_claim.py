@@ -1,4 +1,4 @@
-"""A plan is begun, frozen once, and what a study may claim under it follows from git."""
+"""A plan is drafted and frozen once. Git then decides what a study may claim under it."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from lib.config.claim import claim_status, load_plan, require_stamps
+from lib.config.claim import claim_status, load_plan, require_same_plan
 from lib.config.errors import ConfigError, UsageError, UserError
 from lib.config.files import sha256
 from lib.config.freeze import draft_plan
@@ -73,7 +73,7 @@ def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(change, r
         ({"evaluation": {"items_per_task": 10}}, CHANGED),
         ({"factors": {"model.embedding_norm": ["layernorm", "none"]}}, CHANGED),
         ({"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}}, CHANGED),
-        # Seeds added until a result is found would be optional stopping.
+        # Adding seeds until there is a result would be optional stopping.
         ({"seeds": {"count": 4}}, OTHER_SEEDS),
         ({"seeds": [1, 2, 3]}, OTHER_SEEDS),
         ({"machine": {"threads": 2}, "training": {"iterations": 300}}, ""),  # as by default
@@ -88,7 +88,7 @@ def test_a_study_changed_after_freezing_is_exploratory(change, reason, frozen):
 
 
 def test_plans_frozen_before_ask_for_no_committed_code(frozen):
-    """Their hashes and seeds stay, and what was published under them."""
+    """Their hashes, seeds and published answers stay the same."""
     path = frozen.plans / "plän.yaml"
     text = path.read_text("utf-8")
     assert "\n    committed_code: true\n" in text
@@ -121,13 +121,13 @@ def test_a_plan_is_older_than_a_run_whose_commit_holds_it(frozen):
     said = [f"the plan as it is now is not in commit {before[:12]}, which made runs"]
     assert (judged(run_at(before)).reasons, judged(run_at(fixed)).reasons) == (said, [])
     path.write_text(f"# Restored.\n{text}", "utf-8")
-    assert judged(run_at(before)).name == "CONFIRMATORY"  # in which commit else does not matter
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # other commits do not matter
     restored = frozen.commit()
     assert judged(run_at(before), run_at(restored)).name == "CONFIRMATORY"
     assert judged(run_at(before), run_at(fixed)).name == "EXPLORATORY"
     path.write_text(f"{text}deviations: [{{date: '2026-12-01', what: a, why: b}}]\n", "utf-8")
     frozen.commit()
-    assert judged(run_at(before)).name == "CONFIRMATORY"  # a deviation is no other plan
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # a deviation does not make another plan
     frozen.git("mv", "params/plans/plän.yaml", "params/plans/q.yaml")
     frozen.write("trial.yaml", STUDY | {"plan": "q.yaml"})
     frozen.commit()
@@ -159,7 +159,7 @@ def test_history_that_is_rewritten_after_the_runs_leaves_their_standing(rewritte
     claim = judged(run_at(made_at))
     said = [f"commit {made_at[:12]} is not here: git fetch --tags"]
     assert (claim.name, claim.reasons) == ("UNVERIFIED", said)
-    # Committed only after a run, it is none that came before.
+    # If it was committed only after a run, it did not come first.
     assert judged(run_at(first)).name == "EXPLORATORY"
 
 
@@ -248,13 +248,13 @@ def asked_of(*test):
         ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
         (asked_of("layernrom", "none", "loss"), "hypotheses.a.test: 'layernrom' is unknown; did"),
         (asked_of("layernorm", "none", "los"), "hypotheses.a.test: 'los' is unknown; did you mean"),
-        ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
+        ({"hypotheses": {"a": "Words."}}, "hypotheses: no test for a; give each hypothesis one"),
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
-        ({"families": {"f": MARGINLESS}}, "smallest_effect_of_interest: has none of ece; write"),
+        ({"families": {"f": MARGINLESS}}, "smallest_effect_of_interest: has no value for ece;"),
     ],
 )
 def test_a_name_that_names_nothing_is_an_error(change, named, frozen):
-    """Accepted, it would drop out of the analysis without a word."""
+    """If it were accepted, the analysis would silently skip it."""
     study = load_study("trial")
     fixed = read_plan("plän.yaml").frozen["trial"].model_dump()
     frozen.plan(**{"frozen": {"trial": fixed}} | change)
@@ -277,7 +277,7 @@ def test_a_plan_is_read_once_for_a_study_that_is_loaded(parameters):
     parameters.plan(smallest_effect_of_interest={})
     with pytest.raises(ConfigError, match="write the smallest difference that matters"):
         load_plan(study)
-    parameters.plan()  # a mended one is read without loading the study again
+    parameters.plan()  # a corrected plan is read without loading the study again
     plan = load_plan(study)
     parameters.plan(alpha=0.01)
     assert load_plan(study) is plan
@@ -287,7 +287,7 @@ def test_a_plan_is_read_once_for_a_study_that_is_loaded(parameters):
 
 @pytest.mark.parametrize("content", [json.dumps(PLAN), f"{json.dumps(PLAN, indent=1)}\n"])
 def test_a_plan_that_nothing_can_be_added_to_is_refused_and_stays(content, parameters):
-    """A flow mapping is YAML, and a block below it makes it none."""
+    """A flow mapping is valid YAML; with a block below it, it no longer is."""
     parameters.study()
     path = parameters.plan()
     path.write_text(content, "utf-8")
@@ -302,7 +302,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     draft_plan("decay.yaml", "decay")
     template = parameters.plans / "decay.yaml"
     said, text = capsys.readouterr().out, template.read_text("utf-8")
-    assert "params/plans/decay.yaml is written: fill in what ends in a colon" in said
+    assert "params/plans/decay.yaml is written: fill in the empty fields" in said
     assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
     assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
     assert max(map(len, text.splitlines())) <= 100
@@ -310,7 +310,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     assert capsys.readouterr().out == said
     template.write_text(text.replace("title:", "title: mine"), "utf-8")
     with pytest.raises(UserError, match="exists, and nothing is replaced"):
-        draft_plan("decay.yaml", "decay")  # what was filled in is not lost
+        draft_plan("decay.yaml", "decay")  # the user's entries are not lost
     assert "title: mine" in template.read_text("utf-8")
     template.write_text(text, "utf-8")
     with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
@@ -333,10 +333,10 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     assert faults() == [
         "decay.yaml: write plan: decay.yaml",
         "decay.yaml: write seeds: {count: 2}",
-        "plans/decay.yaml: smallest_effect_of_interest: has none of loss; write the smallest "
+        "plans/decay.yaml: smallest_effect_of_interest: has no value for loss; write the smallest "
         "difference that matters",
     ]
-    assert template.read_text("utf-8") == text  # nothing is fixed of it
+    assert template.read_text("utf-8") == text  # nothing is frozen
     template.write_text(text.replace("  loss:", "  loss: 0.02"), "utf-8")
     decay = {"name": "decay", "factors": factors, "seeds": {"count": 2}, "plan": "decay.yaml"}
     parameters.write("decay.yaml", decay)
@@ -347,7 +347,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
     assert len(load_study("decay").seeds) == 2
     before = sha256(template)
     assert parameters.freeze("decay.yaml").frozen["decay"] == fixed
-    assert sha256(template) == before  # no other seeds for trying
+    assert sha256(template) == before  # trying again draws no other seeds
     assert text.splitlines()[0] in template.read_text("utf-8")  # comments stay
     assert template.read_text("utf-8").count("small_effects: negligible") == 1
 
@@ -370,7 +370,7 @@ def test_freezing_a_plan_fixes_in_words_how_it_is_answered(parameters):
 )
 @pytest.mark.parametrize("folder", ["plans", "."])
 def test_hidden_files_are_neither_plans_nor_studies(folder, name, frozen):
-    """What a killed `freeze`, an editor or macOS leaves."""
+    """Such files are left by a killed `freeze`, an editor or macOS."""
     fixed, drawn = frozen.freeze("plän.yaml").frozen, load_study("trial").seeds
     left = frozen.plans.parent / folder / name
     left.parent.mkdir(exist_ok=True)
@@ -397,7 +397,7 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen):
     ],
 )
 def test_a_plan_whose_study_has_run_is_frozen_no_more(place, named, frozen, monkeypatch):
-    """Frozen again after a look at results, it would draw seeds until some pleased."""
+    """Otherwise one could look at results and freeze again until some seeds please."""
     (frozen.top / place).parent.mkdir(parents=True)
     (frozen.top / place).write_text("{}", "utf-8")
     monkeypatch.setattr("lib.config.paths.output_root", lambda: frozen.top)
@@ -407,9 +407,9 @@ def test_a_plan_whose_study_has_run_is_frozen_no_more(place, named, frozen, monk
 
 def test_runs_of_another_plan_are_refused_naming_both_hashes():
     plan, other = (Plan.model_validate(PLAN | {"alpha": alpha}) for alpha in (0.05, 0.1))
-    require_stamps(plan, {"none seed 0": plan.hash, "none seed 1": plan.hash})
+    require_same_plan(plan, {"none seed 0": plan.hash, "none seed 1": plan.hash})
     for asked, stamp in ((other, plan.hash), (plan, None), (None, plan.hash)):
         with pytest.raises(UserError, match="run none seed 1 was made under") as error:
-            require_stamps(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
+            require_same_plan(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
         assert f"under plan {stamp}, and" in str(error.value)
         assert f"hash is {asked and asked.hash}:" in str(error.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.config.contrasts import arm_weights, effects_of
+from lib.config.contrasts import arm_weights, effects_of, spoken
 from lib.config.study import Study
 
 FACTORS = {"model.embedding_norm": ["none", "layernorm"], "model.tied": [True, False]}
@@ -66,7 +66,7 @@ def test_an_included_arm_is_of_the_grid_in_whatever_order_it_lists_its_levels(mo
                                        "none,tied=true": -0.5, "layernorm,tied=true": -0.5}),
         (["tied=false,embedding_norm=none", "embedding_norm=layernorm,tied=true"],
          {"none,tied=false": 1, "layernorm,tied=true": -1}),
-        (["layernorm", "none"], {}),  # each means two arms
+        (["layernorm", "none"], {}),  # each name means two arms
         (["tied=false", "embedding_norm=none"], {}),
         (["tied=false,tied=true", "tied=true"], {}),
         (["tied=no", "tied=true"], {}),
@@ -76,3 +76,17 @@ def test_a_pair_of_names_is_arms_or_levels(pair, expected):
     arms = arms_of()
     variants = {arm.id: arm.variant for arm in arms}
     assert arm_weights([pair], variants, levels_of(arms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (f"{LAYER} - embedding_norm=none at {UNTIED}", "LayerNorm − no layer at tied=false"),
+        ("layernorm,tied=true - none,tied=true", "LayerNorm, tied=true − no layer, tied=true"),
+        ("schedule=warmup_cosine × embedding_norm=scale", "warm-up + cosine × multiplier"),
+        ("gradient_clip=none - gradient_clip=1", "gradient_clip=none − gradient_clip=1"),
+        ("norm=layernorm", "norm=layernorm"),
+    ],
+)
+def test_labels_replace_the_names_of_levels_and_of_no_other_field(name, said):
+    assert spoken(name) == said

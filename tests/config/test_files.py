@@ -1,5 +1,5 @@
-"""A file is written whole or not at all; outputs go where they can be kept, and no machine's
-folders are shown."""
+"""A file is written whole or not at all. Outputs go to a folder that is kept, and no path of the
+machine is printed."""
 
 import errno
 import fcntl
@@ -100,7 +100,7 @@ def test_what_has_its_name_is_on_the_disk(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_flushed_stops_nothing(
     error, of_folders, stops, tmp_path, monkeypatch
 ):
-    """As on shares and on drives of Windows. A file must be on the disk."""
+    """Shares and drives of Windows do so. The file itself must still be on the disk."""
 
     def fsync(descriptor):
         if Path(f"/proc/self/fd/{descriptor}").is_dir() == of_folders:
@@ -125,7 +125,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize("error", ["", "ENOTSUP"])
 def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monkeypatch, capsys):
-    """With flock and without, as on Lustre; then what a killed process leaves does not count."""
+    """With flock, and without it as on Lustre, where the file of a dead process does not count."""
 
     def flock(*_):
         raise OSError(getattr(errno, error), "")
@@ -154,7 +154,7 @@ def test_numbers_that_json_lacks_are_written_as_null(tmp_path):
     numbers = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf}, "d": "nan", "e": 3}
     write_json(tmp_path / "n.json", numbers)
     text = (tmp_path / "n.json").read_text("utf-8")
-    assert text.endswith('\n "d": "nan",\n "e": 3\n}\n')  # lines that git compares
+    assert text.endswith('\n "d": "nan",\n "e": 3\n}\n')  # one field per line, for git
     written = json.loads(text)
     assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
 
@@ -177,7 +177,7 @@ def test_on_kaggle_outputs_go_to_the_working_folder(tmp_path, repository):
     assert paths.kaggle_folder(kaggle / repository) == kaggle
     assert paths.output_root(kaggle / repository) == kaggle / "working"
     assert paths.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
-    (kaggle / "working").rmdir()  # then it is none of Kaggle's
+    (kaggle / "working").rmdir()  # then it is not on Kaggle
     assert paths.output_root(kaggle / repository) == kaggle / repository
 
 
@@ -192,7 +192,7 @@ def test_on_kaggle_paths_are_relative_and_a_corpus_is_sought_in_every_input(tmp_
     assert paths.corpus_places("own.txt")[4:] == sorted(attached)
     assert paths.relative(tmp_path / "working/runs/final") == "runs/final"
     assert paths.relative(tmp_path / "input/slug/repo/params/final.yaml") == "params/final.yaml"
-    assert paths.relative(attached[0]) == "own.txt"  # no machine's folders
+    assert paths.relative(attached[0]) == "own.txt"  # no path of the machine
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_where_the_repository_cannot_be_written_its_parameters_are_copied(tmp_pa
     monkeypatch.setattr(files, "PARAMS", tmp_path / "working" / "params")
     files.prepare_params()
     (files.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
-    files.prepare_params()  # what is there stays
+    files.prepare_params()  # existing files stay
     assert (files.PARAMS / "plans" / "plän.yaml").read_text("utf-8") == "a: 1"
     assert (files.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
 
@@ -237,7 +237,8 @@ def test_the_code_of_an_arm_writes_where_the_sweep_does(tmp_path, monkeypatch):
     ],
 )
 def test_cores_and_memory_are_those_of_the_container(files, cores, memory, tmp_path, monkeypatch):
-    """Whichever control group sets the limit: a container's, or of Slurm or systemd one around."""
+    """Whichever control group sets the limit: the container's own, or one around it (Slurm,
+    systemd)."""
     (tmp_path / "self").write_text("9:cpu:/x\n0::/a/b\n")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ WITHIN = {"says": "…", "test": ["layernorm", "none", "loss"], "equivalent_with
 
 @pytest.mark.parametrize("file", sorted(PUBLISHED))
 def test_a_published_plan_has_its_hash_and_its_seeds(file):
-    """Their files hold fields of former schemas; verdicts and runs are stamped with their hashes,
-    and the seeds of a frozen one follow from it."""
+    """Their files have fields of earlier schemas. Verdicts and runs carry their hashes, and the
+    seeds of a frozen plan follow from its hash."""
     plan, published = read_plan(file), PUBLISHED[file]
     assert plan.hash == published["hash"]
     for study, fixed in plan.frozen.items():
@@ -39,7 +39,7 @@ def test_margins_of_the_first_plans_are_smallest_effects_of_interest():
 
 
 def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(parameters):
-    """It is no matter of the schema: what a field's default becomes later moves no seed."""
+    """The schema plays no part in the hash: a default that changes later changes no seed."""
     text = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
     expected = hashlib.sha256(text.encode()).hexdigest()
     deviation = {"date": "2026-11-30", "what": "a", "why": "b"}
@@ -97,7 +97,7 @@ def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters):
 
 
 def test_a_seed_used_before_is_passed_over(monkeypatch):
-    """The hash is held fixed: a plan that names another used seed would draw altogether others."""
+    """The hash is fixed here, because listing another used seed would change all draws."""
     monkeypatch.setattr(Plan, "hash", "h")
 
     def draw(n, used):
@@ -119,7 +119,7 @@ def test_a_seed_used_before_is_passed_over(monkeypatch):
     ],
 )
 def test_a_plan_edited_after_its_runs_has_other_seeds(change, parameters):
-    """Hypotheses written from results then have no runs: those there are have other seeds."""
+    """So hypotheses written after seeing results have no runs: existing runs have other seeds."""
     parameters.study()
     parameters.plan()
     frozen = parameters.freeze().frozen["trial"].model_dump()
@@ -139,7 +139,7 @@ def test_a_plan_that_was_deleted_can_be_restored(parameters):
         assert fault.startswith("trial.yaml: plan: there is no params/plans/plän.yaml")
         (command,) = re.findall("`(.*)` restores it$", fault)
         subprocess.run(command, cwd=parameters.top, shell=True, check=True)
-        assert "seeds: are drawn" in refused(load_study, "trial")  # as it is not frozen
+        assert "seeds: a count" in refused(load_study, "trial")  # because it is not frozen
         (parameters.plans / "plän.yaml").unlink()
         parameters.commit()
 
@@ -147,8 +147,8 @@ def test_a_plan_that_was_deleted_can_be_restored(parameters):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({}, r"seeds: are drawn .* \./run_all\.sh freeze plän\.yaml$"),
-        ({"plan": None}, r"seeds: are drawn .* freeze PLAN, and name it here$"),
+        ({}, r"seeds: a count .* \./run_all\.sh freeze plän\.yaml$"),
+        ({"plan": None}, r"seeds: a count .* freeze PLAN, and name it here$"),
         ({"plan": "pl.yaml"}, r"plan: there is no params/plans/pl\.yaml .* mean 'plän'.* --new"),
         ({"seeds": {"count": 0}}, r"seeds: write a list, or {count: 8} to draw so many"),
         ({"seeds": {"count": 10**9}}, r"seeds: write a list, or {count: 8} to draw so many"),

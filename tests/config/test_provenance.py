@@ -1,4 +1,4 @@
-"""Which code a run is of: keys that change with a byte of a source that counts, and the commit."""
+"""The code that made a run: keys that change with every byte of their sources, and the commit."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ TRAIN, MEASURE = "train", "measure"
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A copy of what the keys are of."""
+    """A copy of the files that the keys cover."""
     top = tmp_path / "copy"
     shutil.copytree(ROOT / "lib", top / "lib", ignore=shutil.ignore_patterns("__pycache__"))
     (top / "notebooks").mkdir()
@@ -52,7 +52,7 @@ def append(file, text="# a comment\n"):
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("model", "trainer", "checkpoint")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("machine", "distributed")),
         *((f"lib/train/{name}.py", {TRAIN}) for name in ("graph", "optim")),
-        ("lib/train/diagnostics.py", {TRAIN}),  # the curve is taken in training
+        ("lib/train/diagnostics.py", {TRAIN}),  # training makes the curve
         *((f"lib/train/{name}.py", {MEASURE}) for name in ("evaluate", "lm_eval")),
         *((f"lib/data/{name}.py", {MEASURE}) for name in ("suite", "tasks")),
         *((f"lib/{name}.py", {MEASURE}) for name in ("results", "config/metrics")),
@@ -67,7 +67,7 @@ def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(file, ch
     assert {name for name, key in keys().items() if key != before[name]} == changed
 
 
-LIVE = "lib.sweep.live"  # is told of steps that are made, and draws them
+LIVE = "lib.sweep.live"  # only draws the steps that were made
 HARMLESS = {
     "lib/__init__.py": "says how Python imports lib",
     "lib/config/__init__.py": "imports nothing",
@@ -88,9 +88,8 @@ OF_MEASURES = {"lib/results.py", "lib/data/__init__.py", "lib/train/__init__.py"
 
 
 def imported_by_cells(first, last):
-    """The files of `lib` that cells of 02_train import up to the one that calls `last`, and that
-    those import in turn, inside functions too; from the cell after the one that calls `first` on.
-    """
+    """Return the files of `lib` that the cells of 02_train import, from the cell after the one that
+    calls `first` to the one that calls `last`; also indirectly, and inside functions."""
     cells = [
         "".join(cell["source"])
         for cell in json.loads((ROOT / "notebooks/02_train.ipynb").read_text("utf-8"))["cells"]
@@ -121,7 +120,7 @@ def imported_by_cells(first, last):
     ],
 )
 def test_what_is_imported_is_of_a_key_or_is_named_as_harmless(first, last, counts, harmless, tree):
-    """An import that decides weights, the curve or a measure cannot be forgotten."""
+    """No import that decides weights, the curve or a measure can be forgotten."""
     imported, before = imported_by_cells(first, last), keys()
     without_key = set()
     for name in imported:
@@ -158,7 +157,7 @@ def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
         file.touch()
     assert keys() == before
     assert provenance.git_state() == {"commit": None, "clean": None}
-    (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")  # of a packed tree
+    (tree / "lib" / "VERSION").write_text("a" * 40 + "\n", "utf-8")  # as in a packed tree
     keys()
     assert provenance.git_state() == {"commit": "a" * 40, "clean": None}
 
@@ -170,7 +169,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(parameters, 
     assert state() == {"commit": commit, "clean": True}
     (parameters.top / "README.md").write_text("prose", "utf-8")
     (parameters.top / "runs" / "s").mkdir(parents=True)
-    (parameters.top / "runs" / "s" / "suite.lock").touch()  # a sweep leaves such
+    (parameters.top / "runs" / "s" / "suite.lock").touch()  # a sweep leaves such files
     assert state()["clean"] is True
     (parameters.top / "lib" / "new").mkdir(parents=True)
     (parameters.top / "lib" / "new" / "module.py").write_text("x = 1", "utf-8")
@@ -222,7 +221,7 @@ def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(mon
     assert found.items() >= (asked | fixed | {"HOME": "/root", "STUDY_OUTPUT": "x"}).items()
     assert found.keys() & {*HOSTILE, *NUMERIC} == set()
     assert (found["CUBLAS_WORKSPACE_CONFIG"], found["LC_ALL"]) == (":4096:8", "C.UTF-8")
-    hashed = provenance.digest("/opt/lib")[:12]  # no machine's folders
+    hashed = provenance.digest("/opt/lib")[:12]  # no path of the machine
     told = {"LD_LIBRARY_PATH": hashed, "NCCL_ALGO": "Ring", "TRITON_INTERPRET": "0",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # fmt: skip
     numeric = dict.fromkeys([*NUMERIC, "CUBLAS_WORKSPACE_CONFIG"], "1")
@@ -239,7 +238,7 @@ def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(mon
 
 
 def test_kernels_have_a_short_folder(monkeypatch):
-    """The path of a socket has at most 107 bytes, however many characters."""
+    """The limit for the path of a socket is 107 bytes, not characters."""
     monkeypatch.setattr("tempfile.tempdir", f"/tmp/{'ü' * 40}")
     with environment.kernel_environment(1) as folder:
         assert len(os.fsencode(folder)) < 80

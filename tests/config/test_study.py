@@ -1,4 +1,4 @@
-"""Studies load strictly, expand to their arms, and are identified by what their runs share."""
+"""Studies load strictly, expand to their arms, and are identified by their common parameters."""
 
 from pathlib import Path
 from typing import get_args
@@ -40,13 +40,14 @@ STOCK = {"corpus": {"tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}
 
 
 def around(name):
-    """A study in which a field may have another value: some are for an untied output."""
+    """Return a study in which this field may have another value; some need an untied output."""
     untied = {"model": LITTLE_NORM["model"] | {"tied": False}}
     return LITTLE_NORM | (untied if name.startswith("model.head_") else {})
 
 
 def another_value(name):
-    """Split a dotted field into section and field, and give it an allowed value but its default."""
+    """Split a dotted field into section and field; return both with an allowed value that is not
+    the default."""
     section, _, field = name.partition(".")
     of_section = getattr(RunConfig.model_validate({"model": LITTLE_NORM["model"]}), section)
     default = getattr(of_section, field)
@@ -157,7 +158,7 @@ def test_a_study_of_name_and_seeds_has_one_arm_of_defaults(load):
 
 
 def test_a_grid_is_every_combination_each_beside_its_baseline(load):
-    """The baseline is the first level of the first factor, within the levels of the others."""
+    """The baseline has the first level of the first factor, and the same levels of the others."""
     arms = list(load(MINIMAL + TWO_FACTORS).arms())
     assert [(arm.id, arm.variant, arm.setting, arm.baseline) for arm in arms] == [
         (f"{norm},{std}", norm, std, f"none,{std}")
@@ -209,8 +210,8 @@ def test_an_arm_is_named_after_its_levels():
 
 
 def test_published_studies_keep_their_hashes():
-    """Which runs belong to a study is known by its hash: of what differs from the defaults, so that
-    a field that is added later changes none of them."""
+    """The hash identifies a study's runs. It covers only values that differ from the defaults, so a
+    field that is added later changes no hash."""
     published = read_json(PARAMS / "plans" / "published.json")["studies"]
     hashes = {name: load_study(name, undrawn=True).hash for name in STUDIES if name in published}
     assert hashes == {name: published[name] for name in hashes}
@@ -218,8 +219,8 @@ def test_published_studies_keep_their_hashes():
 
 
 def test_no_default_moves_under_older_studies():
-    """A hash is of what differs from the defaults, so another default would change what a study
-    means and not its hash. A field that is added or dropped changes this digest, and no study."""
+    """A hash covers only values that differ from the defaults, so a changed default would change a
+    study but not its hash. Adding or dropping a field changes this digest, but no study."""
     expected = "5e7ac40480934fbffc52c5d8908e9744af7bf382e0b088014d3c6d8e3de7ef15"
     assert digest(RunConfig().model_dump()) == expected
 
@@ -248,7 +249,7 @@ MINE = "name: mine\ncorpus: synthetic\nseeds: [0, 1]\n"
 
 @pytest.fixture
 def mine(parameters):
-    """A study of one's own that lies outside `params/`."""
+    """A user's study outside `params/`."""
     file = parameters.top / "work" / "mine.yaml"
     file.parent.mkdir()
     file.write_text(MINE, "utf-8")
@@ -278,7 +279,7 @@ def test_a_study_of_a_read_only_checkout_is_read_from_a_copy(tmp_path, monkeypat
     ("text", "said"),
     [
         (MINE.replace("seeds", "seed"), "mine.yaml: seeds: is missing; add it; seed: 'seed' is"),
-        (MINE.replace("mine", "other"), "mine.yaml: name is 'other'; it must be 'mine'"),
+        (MINE.replace("mine", "other"), "mine.yaml: name: 'other' is not the file's name;"),
         ("name: [mine", "mine.yaml, line 1 is not valid YAML"),
         (MINE, "mine.yaml: there is another params/mine.yaml; give yours another name"),
     ],

@@ -2,18 +2,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.figures.effects import differences, forest, interaction, paired_seeds, task_accuracies
+from lib.figures.effects import (
+    BETTER,
+    WORSE,
+    differences,
+    forest,
+    interaction,
+    paired_seeds,
+    task_accuracies,
+)
 from lib.figures.style import VARIANTS
 
 RATE = "training.learning_rate"
 RATES = [1e-3, 1e-2, 1e-1]
 
 
-def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax):
+def test_forest_draws_marks_and_intervals_with_their_values_and_what_is_undecided_is_hollow(ax):
     table = pd.DataFrame(
         {"label": ["costs", "helps", "none"], "mean_delta": [-1.0, 0.5, np.nan],
          "t_low": [-2.0, -1.0, np.nan], "t_high": [-0.5, 2.0, np.nan],
-         "decided": [True, False, False]}
+         "decided": [True, False, False], "gain": [1.0, -0.5, np.nan],
+         "value": ["-1.0 [-2.0, -0.5]", "+0.5", "n/a"]}
     )  # fmt: skip
     forest(table, "loss", ax)
     zero, decided, undecided, cross = ax.lines
@@ -21,7 +30,10 @@ def test_forest_draws_marks_and_intervals_and_what_is_undecided_is_hollow(ax):
     assert [(list(m.get_xdata()), list(m.get_ydata())) for m in (decided, undecided)] == [
         ([-1.0], [0]), ([0.5], [1])
     ]  # fmt: skip
-    assert [m.get_markerfacecolor() for m in (decided, undecided)] == ["#000000", "white"]
+    assert [m.get_markerfacecolor() for m in (decided, undecided)] == [BETTER, "white"]
+    assert [m.get_color() for m in (decided, undecided)] == [BETTER, WORSE]
+    assert [text.get_text() for text in ax.texts] == [*table["value"]]
+    assert ax.get_xlabel() == "Δ held-out loss (nats), lower is better"
     assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [2])
     np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[-2.0, 0], [-0.5, 0]])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["costs", "helps", "none"]
@@ -60,7 +72,7 @@ def crosses(ax):
 
 def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(ax, runs):
     assert interaction(runs, "perplexity", RATE, RATES, ax) is ax
-    np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [21.0, 31.0, np.nan])
+    np.testing.assert_allclose(drawn(ax, "no layer").get_ydata(), [21.0, 31.0, np.nan])
     np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [22.0, 26.0, 40.0])
     band = ax.collections[1].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (21.0, 40.0)
@@ -95,7 +107,7 @@ def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(ax, runs
     assert list(first) == [30.0, 25.0]
     assert second[0] == 32.0
     assert np.isnan(second[1])
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["no layer", "LayerNorm"]
 
 
 def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax):

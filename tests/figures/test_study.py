@@ -70,9 +70,9 @@ def test_numbers_are_shades_in_order_and_a_baseline_black(field, levels, monkeyp
             assert ticks == labels
             bars = [line for line in axes[0].lines if line.get_linewidth() == 2.2]
         else:
-            (legend,) = axes[0].figure.legends
-            assert [text.get_text() for text in legend.get_texts()] == labels
-            bars = legend.get_lines()
+            beside = {text.get_text() for text in axes[0].texts}
+            assert beside == {*labels, "unigram", "bigram"}
+            bars = [line for line in axes[0].lines if line.get_label() in labels]
             alone = [line for line in axes[1].lines if len(line.get_xdata()) > 2]
             assert alone[0].get_color() == bars[1].get_color()  # without the baseline, too
         baseline, *others = [to_rgb(line.get_color()) for line in bars]
@@ -142,7 +142,7 @@ def test_an_accuracy_in_a_stock_task_that_the_plan_names_is_drawn_by_seed(tmp_pa
     figures = StudyFigures(study, figures.results)
     axes = drawn(figures, monkeypatch, "comparison")[0].axes
     labels = [ax.get_ylabel().replace("\n", " ") for ax in axes]
-    assert labels == ["sciq accuracy", "validation perplexity", "next-token accuracy"]
+    assert labels == ["sciq accuracy", "held-out perplexity", "next-token accuracy"]
     for line in axes[0].lines:
         assert set(line.get_ydata()) == {0.25}
     test = {"hypothesis": "h", "answer": "supported", "mean_delta": 1, "t_low": 0.5, "t_high": 2}
@@ -150,7 +150,9 @@ def test_an_accuracy_in_a_stock_task_that_the_plan_names_is_drawn_by_seed(tmp_pa
     figures = analysed(study, tmp_path, monkeypatch, kept={}, hypothesis_tests=tests)
     figures.main = "sciq.acc"
     axes = drawn(figures, monkeypatch, "effects")[0].axes
-    assert [ax.get_xlabel() for ax in axes] == ["Δ sciq accuracy", "Δ next-token accuracy"]
+    assert [ax.get_xlabel() for ax in axes] == [
+        "Δ sciq accuracy, higher is better", "Δ next-token accuracy, higher is better",
+    ]  # fmt: skip
 
 
 def test_the_mean_of_an_effect_that_changes_sign_is_hollow_above_its_settings(
@@ -174,11 +176,13 @@ def test_the_mean_of_an_effect_that_changes_sign_is_hollow_above_its_settings(
     figures = analysed(study, tmp_path, monkeypatch, kept={}, effects=rows)
     (ax,) = drawn(figures, monkeypatch, "effects")[0].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels == [
-        "norm=b - norm=a\nchanges sign", "at tied=true", "at tied=false", "tied=false - tied=true",
+    assert labels == ["norm=b − norm=a", "at tied=true", "at tied=false", "tied=false − tied=true"]
+    assert [text.get_text() for text in ax.texts] == [
+        "changes sign", "-0.200 [-0.210, -0.190]", "+0.260 [+0.250, +0.270]",
+        "+0.300 [+0.290, +0.310]",
     ]  # fmt: skip
     faces = [line.get_markerfacecolor() for line in ax.lines[1:]]
-    assert faces == ["white", "#000000", "#000000", "#000000"]
+    assert faces == ["white", effects.BETTER, effects.WORSE, effects.WORSE]
     planned = {"hypothesis": "h", "answer": "supported", "mean_delta": 1, "t_low": 0.5, "t_high": 2}
     settings = {
         f"tied={tied}": {"mean_delta": mean, "t_low": mean - 0.3, "t_high": mean + 0.3}
@@ -188,11 +192,8 @@ def test_the_mean_of_an_effect_that_changes_sign_is_hollow_above_its_settings(
     tests[0]["settings"] = settings
     figures = analysed(study, tmp_path, monkeypatch, kept={}, hypothesis_tests=tests)
     (ax,) = drawn(figures, monkeypatch, "effects")[0].axes
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "h\nchanges sign",
-        "at tied=true",
-        "at tied=false",
-        "h",
-    ]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["h", "at tied=true", "at tied=false", "h"]
+    assert ax.texts[-1].get_text() == "+1.000 [+0.500, +2.000]\nsupported"
     faces = [line.get_markerfacecolor() for line in ax.lines[1:]]
-    assert faces == ["white", "white", "#000000", "#000000"]
+    assert faces == ["white", "white", effects.WORSE, effects.WORSE]

@@ -12,6 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lib.config.contrasts import spoken
 from lib.config.paths import ROOT
 from lib.config.schema import EmbeddingNorm
 from lib.figures.style import STYLE, VARIANTS, Variant, facets, looks, save, table_looks
@@ -37,7 +38,7 @@ def test_every_normalization_of_the_schema_has_a_look_of_its_own():
 )
 def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like_it(names, ordered):
     found = looks(names, ordered=ordered)
-    assert [look.label.lower() for look in found.values()] == names
+    assert [look.label for look in found.values()] == [spoken(name) for name in names]
     baseline, *others = found.values()
     assert (baseline.colour, baseline.dashes) == ("#000000", ())
     assert not [look for look in others if look.colour == "#000000" or look.dashes == ()]
@@ -105,7 +106,52 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(tmp_path, shown)
     for ax in axes.values():
         assert ax.get_ylim() == pytest.approx((-0.15, 3.15))  # that of the widest
     assert [ax.get_ylabel() for ax in (first, *others)] == ["a", "", ""]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none"]
+    assert not figure.legends  # the line is labelled where it ends
+    assert [[text.get_text() for text in ax.texts] for ax in axes.values()] == 2 * [
+        [],
+        [],
+        ["none"],
+    ]
     assert figure.get_suptitle() == ""  # the caption says it
     assert figure.get_figwidth() == 6.75
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.pdf", "f.png"]
+
+
+@pytest.mark.parametrize("ends", [[1.0, 1.01, 0.99], [0.0, 1.0, 2.0]])
+def test_labels_of_lines_stand_in_their_order_and_apart(ends, tmp_path, shown):
+    with facets("f", tmp_path, ["a"], [""], height=2.0) as axes:
+        ax = axes["a", ""]
+        for i, end in enumerate(ends):
+            ax.plot([0, 1], [5 * i, end], label=f"line {i}")
+        ax.axhline(1.005, gid="bigram")
+    (figure,) = shown
+    assert not figure.legends
+    figure.set_layout_engine("constrained")  # which `save` takes off again
+    figure.canvas.draw()
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    order = sorted({**{f"line {i}": y for i, y in enumerate(ends)}, "bigram": 1.005}.items(),
+                   key=lambda item: item[1])  # fmt: skip
+    assert sorted(boxes, key=lambda label: boxes[label].y0) == [label for label, _ in order]
+    spans = sorted((box.y0, box.y1) for box in boxes.values())
+    assert all(below[1] <= above[0] + 1 for below, above in itertools.pairwise(spans))
+    assert all(box.x0 > ax.bbox.x1 and box.x1 <= figure.bbox.x1 for box in boxes.values())
+
+
+@pytest.mark.parametrize("labels", [["x" * 25], [f"line {i}" for i in range(20)]])
+def test_lines_with_long_names_or_too_many_have_a_legend(labels, tmp_path, shown):
+    with facets("f", tmp_path, ["a"], [""]) as axes:
+        for label in labels:
+            axes["a", ""].plot([0, 1], [0, 1], label=label)
+    (legend,) = shown[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == labels
+    assert len(axes["a", ""].texts) == 0
+
+
+def test_a_long_label_below_a_panel_is_wrapped_and_whole(tmp_path, shown):
+    with facets("f", tmp_path, ["a"], [""]) as axes:
+        axes["a", ""].set_xlabel("initial RMS of the stream, relative to its branches")
+    (figure,) = shown
+    figure.set_layout_engine("constrained")
+    figure.canvas.draw()
+    box = axes["a", ""].xaxis.label.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1

@@ -78,12 +78,13 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_nothing(ax, training):
 def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(ax, training):
     known = training.assign(unigram_loss=3.35, bigram_loss=2.48, source_loss=np.nan)
     draw.trajectory(known, "dev_loss", ax)
-    assert [text.get_text() for text in ax.texts] == ["unigram", "bigram"]
-    levels = [line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1]]
+    known = {line.get_gid(): line.get_ydata()[0] for line in ax.lines if line.get_gid()}
+    assert [*known] == ["unigram", "bigram"]
+    levels = [*known.values()]
     np.testing.assert_allclose(levels, [3.35, 2.48])
     other = Figure().add_subplot()
-    draw.trajectory(known, "grad_norm", other)
-    assert len(other.texts) == 0
+    draw.trajectory(training, "grad_norm", other)
+    assert not [line for line in other.lines if line.get_gid()]
 
 
 def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax):

@@ -1,4 +1,4 @@
-"""02_train as somebody plays with it: changed, stopped in the middle, looked at, continued."""
+"""A user plays with 02_train: changes it, stops in the middle, looks, continues."""
 
 import json
 import os
@@ -32,7 +32,7 @@ changes: dict = {changes}
 
 
 class Player:
-    """Executes single cells, in a kernel as an editor starts it."""
+    """Executes single cells in a kernel, as an editor does."""
 
     def __init__(self, root):
         self.root = root
@@ -44,8 +44,8 @@ class Player:
         return next(cell for cell in code if holding in cell.source)
 
     def run(self, holding):
-        """Run the first cell that holds a text; return what it prints (or its error's traceback),
-        and the kinds of what it shows."""
+        """Run the first cell that contains a text. Return its output (or traceback), and the kinds
+        of output that it displays."""
         cell = self.cell(holding)
         try:
             self.client.execute_cell(cell, self.notebook.cells.index(cell))
@@ -55,7 +55,7 @@ class Player:
         return printed, [kind for out in cell.outputs for kind in out.get("data", {})]
 
     def stop_when(self, place):
-        """Stop the kernel's cell as soon as something is in the tree."""
+        """Stop the kernel's cell as soon as a file appears in the tree."""
 
         def wait():
             while not any(self.root.glob(place)):
@@ -83,7 +83,10 @@ def test_a_scratch_run_is_stopped_looked_at_and_continued(tmp_path, monkeypatch)
 
         parameters.source = PARAMETERS.format(changes={"training.learning_rate": 1e-2})
         player.run("study: str")
-        assert "learning_rate=0.01" in player.run("load_study(study)")[0]
+        said, shown = player.run("load_study(study)")
+        assert said.startswith("Changed from layernorm:\n  training.learning_rate: ")
+        assert " → 0.01\n" in said
+        assert "text/markdown" in shown  # its title
         player.stop_when("runs/.scratch/*/seed-0/checkpoints/*/step-00000000[1-9]?-*")
         said, shown = player.run("= train(")
         stopped = int(said.removeprefix("Stopped at step ").partition(" ")[0])
@@ -95,7 +98,7 @@ def test_a_scratch_run_is_stopped_looked_at_and_continued(tmp_path, monkeypatch)
         assert said == f"UserError: {fault}"
         assert "image/png" in player.run("show_training(trained")[1]
 
-        for _ in range(2):  # to its end, and once more, when there is nothing to train
+        for _ in range(2):  # to its end, and again when there is nothing left to train
             said, shown = player.run("= train(")
             assert (said, "image/png" in shown) == ("", True)
         assert player.run("= measure(")[0].startswith("task suite left out")

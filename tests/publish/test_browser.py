@@ -62,7 +62,7 @@ def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(page, a
     measured = [run["measures"]["perplexity"] for run in Record("example").runs]
     arm.clear()
     expect(rows).to_have_count(8)
-    head = page.locator("th", has=page.get_by_placeholder("validation perplexity"))
+    head = page.locator("th", has=page.get_by_placeholder("held-out perplexity"))
     head.first.get_by_role("button").click()
     texts = rows.locator("td:nth-child(7)").all_inner_texts()
     assert [float(text) for text in texts] == pytest.approx(sorted(measured), abs=1e-3)

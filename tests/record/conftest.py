@@ -1,4 +1,4 @@
-"""A tiny study that was recorded once, and what to do with it in a process of its own."""
+"""A tiny study that is recorded once, and a way to run commands on it in another process."""
 
 import os
 import subprocess

@@ -2,9 +2,9 @@
 
     STUDY_OUTPUT=FOLDER python -m tests.record.kills archive | replace | import | freeze ZIP [EVERY]
 
-kills it at every change, or at every EVERYth, and at the last ones. It
-prints how many changes there are. What is killed does nothing more, not even what it would do at
-its end. After each kill the command is repeated, and must leave what an undisturbed one leaves.
+kills it at every change, or at every EVERYth, and at the last ones. It prints the number of
+changes. A killed command does nothing more, not even its clean-up. After each kill the command is
+repeated, and must leave the same files as an undisturbed one.
 """
 
 import shutil
@@ -26,7 +26,7 @@ WRITES = 0o3
 
 
 class Killed(BaseException):
-    """It happened here."""
+    """The kill happened here."""
 
 
 class Machine:
@@ -58,7 +58,7 @@ class Machine:
 
 
 def contents(folder):
-    """All files but hidden ones, which nothing reads, and those of a cache."""
+    """Return all files except hidden ones, which nothing reads, and those of a cache."""
     names = {path: path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     shown = {n: p for p, n in names.items() if not any(part[0] == "." for part in n.parts)}
     return {name: path.read_bytes() for name, path in shown.items() if name.parts[0] != "data"}
@@ -83,7 +83,7 @@ def kill_everywhere(machine, command, folder, check, every):
         if not machine.kill(command, number + every):
             if every == 1:
                 return number
-            every = 1  # of the last changes none is passed over
+            every = 1  # the last changes are all tried
             continue
         number += every
         check(before)
@@ -94,7 +94,7 @@ def kill_everywhere(machine, command, folder, check, every):
 
 
 def protects(folder):
-    """Check that a record from elsewhere is whole, or gone for the one that was asked for."""
+    """Check that a record from elsewhere is whole, or was replaced on request."""
 
     def check(before):
         kept = {name: text for name, text in before.items() if name.parts[0] == "papers"}
@@ -110,10 +110,10 @@ def protects(folder):
 
 def main(word, file, every="1"):
     folder = output_root()
-    files._flush = lambda path: None  # which takes longer than all the rest
+    files._flush = lambda path: None  # it takes longer than all the rest
     machine, check = Machine(folder), lambda before: None
     if word == "import":
-        kaggle.verify_run = lambda *_: ()  # which changes no file
+        kaggle.verify_run = lambda *_: ()  # it changes no file
         kaggle.verify_record = lambda *_: Report("tiny")
         command = partial(kaggle.import_study, Path(file))
     elif word == "freeze":

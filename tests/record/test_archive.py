@@ -1,4 +1,4 @@
-"""A finished study becomes a plain folder, whole; nothing from elsewhere is replaced."""
+"""A finished study becomes a complete plain folder; a record from elsewhere is not replaced."""
 
 import json
 import shutil
@@ -77,14 +77,14 @@ def test_commits_of_a_record_are_tagged_and_outlive_a_rewritten_history(tmp_path
     run_git(tmp_path, "init", "-q")
     first, second = commit(), commit()
     tag_commits("trial", [second, first, None, second])
-    assert tags() == {"record/trial": second}  # whose history holds the other
+    assert tags() == {"record/trial": second}  # its history has the other commit
     amended = commit("--amend", "-m", "in other words")
     run_git(tmp_path, "reflog", "expire", "--expire=now", "--all")
     run_git(tmp_path, "gc", "-q", "--prune=now")
     tag_commits("trial", [second, amended])
     assert set(tags()) == {"record/trial", "record/trial.2"}
     assert {*tags().values()} == {second, amended}
-    tag_commits("other", ["a" * 40])  # nor where a commit is not here
+    tag_commits("other", ["a" * 40])  # nor if a commit is missing
     assert "record/other" not in tags()
 
 
@@ -168,5 +168,5 @@ def test_only_what_was_made_from_the_results_that_are_here_is_archived(tiny, tmp
     notebook["metadata"]["study"]["made_from"] = {"results": "0" * 64}
     file.write_text(json.dumps(notebook), "utf-8")
     said = run_tiny(home, "archive").stderr
-    assert "03_analysis.ipynb was made from other results than those that are here; rerun" in said
+    assert "03_analysis.ipynb was made from other results than those in runs/tiny; run" in said
     assert contents(home / "papers") == before

@@ -1,5 +1,5 @@
-"""Killed at any instant, archive, import and freeze end on the same command as undisturbed, and
-nothing that is not theirs is lost."""
+"""If archive, import or freeze is killed at any moment, the same command ends as if undisturbed,
+and no other file is lost."""
 
 import os
 import random
@@ -28,7 +28,7 @@ def start(folder, *words):
 
 @pytest.fixture(scope="session")
 def homes(tiny, tmp_path_factory):
-    """By command, a folder in which it is yet to be given."""
+    """Command → a folder in which it has not been run yet."""
     assert run_tiny(tiny, "pack").returncode == 0
     top = tmp_path_factory.mktemp("homes")
     for name in ("archive", "replace"):
@@ -58,7 +58,7 @@ def homes(tiny, tmp_path_factory):
     ],
 )
 def test_killed_at_any_change_to_a_file(word, changes, every, homes, tmp_path):
-    """Of all of them; a record from elsewhere is whole until what replaces it is asked for."""
+    """All commands. A record from elsewhere is whole unless its replacement was requested."""
     shutil.copytree(homes / word, tmp_path / word)
     process = start(
         tmp_path / word, "tests.record.kills", word, str(homes / "tiny.zip"), str(every)
@@ -100,7 +100,7 @@ def test_killed_at_random_moments(word, homes, tmp_path):
 
 
 def test_what_a_killed_import_left_of_a_faulty_zip_goes_and_a_user_s_own_stays(homes, tmp_path):
-    """An import is stopped where nothing of it can be taken back; then its user changes a file."""
+    """An import is killed where it cannot undo anything; then its user changes a file."""
     home, zip_ = tmp_path / "home", str(homes / "tiny.zip")
     shutil.copytree(homes / "import", home)
     stop = "import os, sys; import lib.sweep.kaggle as k; k.verify_record = lambda *_: os._exit(9);"

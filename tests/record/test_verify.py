@@ -1,5 +1,5 @@
-"""Verify finds an honest record as it was published, and names what was changed in it, whatever it
-is and however carefully the files around it were made to fit."""
+"""Verify finds an honest record as published, and names any change in it, even if all other files
+were carefully made to fit."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ PRINTED = ("cells", 0, "outputs", 0, "data", "application/json")
 
 
 class Forger:
-    """A copy of the recorded study, in a paper of its own, to be changed."""
+    """A copy of the recorded study in its own paper, to be forged."""
 
     def __init__(self, paper):
         self.record, self.raw = Record("tiny", paper), paper / "raw"
@@ -37,7 +37,7 @@ class Forger:
         return sorted(self.raw.glob("*/seed-*/result.json"))
 
     def edit(self, path, change, *place):
-        """Change what stands at a place in a file of JSON or YAML."""
+        """Change a value in a JSON or YAML file."""
         is_json = path.suffix != ".yaml"
         content = read_json(path) if is_json else yaml.safe_load(path.read_text("utf-8"))
         *outer, last = place
@@ -49,14 +49,14 @@ class Forger:
             path.write_text(yaml.safe_dump(content), "utf-8")
 
     def edit_result(self, path, change, *place):
-        """Change a result, and what its notebook prints of it."""
+        """Change a result, and the copy that its notebook prints."""
         self.edit(path, change, *place)
         run = read_json(path)
         notebook = self.record.run_notebook(run["arm"], run["seed"])
         self.edit(notebook, lambda _: attested(run), *PRINTED)
 
     def finish(self, sums=True):
-        """Pack the raw tables, and sum all files up as the archive does."""
+        """Pack the raw tables, and write the manifest as the archive does."""
         files = [path for path in self.raw.rglob("*") if path.is_file()]
         pack(files, self.raw, self.record.folder / RAW)
         shutil.rmtree(self.raw)
@@ -67,11 +67,11 @@ class Forger:
 
 
 def nothing(forger):
-    """An honest record."""
+    """Change nothing: an honest record."""
 
 
 def raw(forger):
-    """Lower a loss in the raw tables, with the sums that result, notebook and manifest hold."""
+    """Lower a loss in the raw tables, and adapt the hashes in result, notebook and manifest."""
     path = forger.runs()[0]
     windows = pd.read_parquet(path.parent / "windows.parquet")
     file = write_raw(path.parent, "windows", windows.assign(nll=windows["nll"] * 0.9))
@@ -117,7 +117,7 @@ def parameters(forger):
 
 
 def seed(forger):
-    """Give runs of one seed the name of another, in both arms."""
+    """Give the runs of one seed the batches of another, in both arms."""
     of_seed = {run["seed"]: run for run in map(read_json, forger.runs())}
     first, second, *_ = of_seed
     for path in forger.runs():
@@ -139,13 +139,13 @@ def manifest(forger):
 
 
 CASES = {
-    raw: ["layernorm seed ", "loss is ", "by its raw tables"],
+    raw: ["layernorm seed ", "loss is ", "its raw tables give"],
     raw_alone: ["layernorm seed ", "trace.parquet is not the file"],
-    measure: ["layernorm seed ", "loss is 1.5, and ", "by its raw tables"],
-    contrast: ["tiny.verdict.json: contrasts[layernorm none loss].mean_delta is ", "by its runs"],
-    answer: ["tiny.verdict.json: answers.cost.answer is refuted, and supported by its runs"],
-    summary: ["tiny.json: none.loss.mean is ", "by its runs"],
-    seed: ["seed ", "batches are ", "its seed's "],
+    measure: ["layernorm seed ", "loss is 1.5, but its raw tables give"],
+    contrast: ["tiny.verdict.json: contrasts[layernorm none loss].mean_delta is ", "its runs give"],
+    answer: ["tiny.verdict.json: answers.cost.answer is refuted, but its runs give supported"],
+    summary: ["tiny.json: none.loss.mean is ", "its runs give"],
+    seed: ["seed ", "batches are ", "its seed gives "],
     plan: ["plan: smallest_effect_of_interest.loss is 0.3, params/plans/plan.yaml says 0.03"],
     parameters: ["parameters: training.learning_rate is 0.002, params/tiny.yaml says 0.001"],
     figure: ["../../figures/tiny/loss.png has the SHA-256 ", f"{MANIFEST} says "],
@@ -154,12 +154,12 @@ CASES = {
     manifest: ["plans.yaml is missing"],
 }
 UNSUMMED = (figure, manifest)
-"""What is changed and the manifest not made to fit."""
+"""Cases in which the manifest is not adapted."""
 
 
 @pytest.fixture(scope="session")
 def reports(tiny):
-    """What verifying finds in each case: all cases are papers beside the honest one."""
+    """The reports for all cases, which are papers beside the honest one."""
     for case in (nothing, *CASES):
         paper = tiny / "papers" / case.__name__
         shutil.copytree(tiny / "papers" / "paper", paper)
@@ -181,7 +181,7 @@ def test_an_honest_record_is_recomputed_as_it_was_published(reports, paper):
     assert number["files"] == 6 + 3 + 1 + 4 + 2 + 1  # 02, shared, 04's, others, results, figure
     assert {*report["unchecked"]} == {
         *("ece_null", "temperature", "nll_test_tempered", "reason", "sentence"),
-        "standing",  # its plan is in no commit
+        "standing",  # no commit holds its plan
     }
 
 
@@ -197,7 +197,7 @@ def test_what_is_not_checked_is_said_once_for_all_studies(capsys):
     *studies, line = capsys.readouterr().out.splitlines()
     assert [study.partition(":")[0] for study in studies] == ["modern-gpu", "confirmatory-2"]
     assert line.startswith("not checked: ")
-    assert "46 beginnings, whose text is not in reach" in line
+    assert "46 beginnings, whose text is not on this machine" in line
     assert "46 temperature" in line
 
 
@@ -282,7 +282,7 @@ def test_what_this_machine_refuses_is_told_with_a_status_of_its_own(
     [
         (FileNotFoundError(2, "", "x.parquet"), "it cannot be read: FileNotFoundError"),
         (IsADirectoryError(21, "", "x.parquet"), "it cannot be read: IsADirectoryError"),
-        (OSError("Unexpected end of stream"), "it cannot be read: OSError"),  # as pyarrow has it
+        (OSError("Unexpected end of stream"), "it cannot be read: OSError"),  # pyarrow's message
     ],
 )
 def test_a_file_that_is_missing_or_broken_is_a_fault(error, said, monkeypatch):
@@ -296,7 +296,7 @@ def nowhere(*_):
 
 
 def killed(config, seed, steps):
-    """Be killed at a run of modern-gpu."""
+    """Kill this process at a run of modern-gpu."""
     if (seed, steps) in {(run["seed"], run["steps"]) for run in Record("modern-gpu").runs}:
         os.kill(os.getpid(), 9)
 

@@ -1,11 +1,10 @@
-"""A small study under a plan, trained, analysed and archived as a sweep does it, but for papermill:
+"""A small study under a plan: train, analyse and archive it as a sweep does, without papermill.
 
-    STUDY_OUTPUT=FOLDER python -m tests.record.tiny
+    STUDY_OUTPUT=FOLDER python -m tests.record.tiny [WORD …]
 
-writes into FOLDER. With `verify` behind it, it prints as JSON what verifying the study's record in
-every paper there finds; with `archive`, it archives once more; with `renew`, it executes 01, 03 and
-04 again; with `again`, it trains runs again; with `pack`, it writes the zip that goes home, and
-with `import`, it takes such zips in.
+Without a word, make the study in FOLDER. With `verify`, verify its record in every paper there and
+print the reports as JSON. `archive` archives it again, `renew` executes 01, 03 and 04 again,
+`again` trains runs again, `pack` writes the zip of a Kaggle session, and `import` imports zips.
 """
 
 import json
@@ -63,7 +62,7 @@ PLAN = {
 
 
 def write_notebook(name, data, arm="", seed=0):
-    """Write a notebook as an execution leaves it, of one cell that shows some data."""
+    """Write an executed notebook with one cell that shows some data."""
     warning = new_output("stream", name="stderr", text="a warning")
     shown = new_output("display_data", {"text/plain": "in words"} | data)
     content = new_notebook(cells=[new_code_cell("result", outputs=[warning, shown])])
@@ -108,7 +107,7 @@ def make():
 
 
 def main(words):
-    """Make the study, verify it in all papers, or archive it once more."""
+    """Make the study, or do one of the things listed at the top."""
     if words == ["verify"]:
         papers = sorted(path for path in PAPERS.iterdir())
         reports = {paper.name: verify_record(Record("tiny", paper), hashes) for paper in papers}

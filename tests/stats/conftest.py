@@ -5,6 +5,6 @@ from lib.stats import paired
 
 @pytest.fixture
 def few_resamples(monkeypatch):
-    """For tests in which no bootstrap interval decides anything; all 256 sign flips of eight seeds
-    are taken."""
+    """Draw few resamples, in tests where no bootstrap interval decides anything. They still include
+    all 256 sign flips of eight seeds."""
     monkeypatch.setattr(paired, "RESAMPLES", 256)

@@ -1,4 +1,4 @@
-"""A plan about weight decay, and runs that answer it: nothing here is about a layer."""
+"""A plan about weight decay, and runs that answer it; nothing here is about a layer."""
 
 from tests.stats.samples import design, noise, plan_of, runs_of
 
@@ -28,7 +28,8 @@ def decay_study(n=6):
 
 
 def decay_runs(shift=0.05, spread=0.005, n=6):
-    """Losses to which weight decay of 0.3 adds `shift`, with some noise per arm and seed."""
+    """Return runs in which weight decay of 0.3 adds `shift` to the loss, with noise per arm and
+    seed."""
 
     def loss(arm, seed):
         own = {0.0: 0.0, 0.1: 0.001, 0.3: shift}[arm.levels[DECAY]]

@@ -11,7 +11,7 @@ from tests.samples import REFERENCES, made_up
 
 
 def design(**content):
-    """A study of the tiny model, of 100 steps."""
+    """Return a study of the tiny model with 100 steps."""
     training = {"iterations": 100} | content.pop("training", {})
     content = {"name": "made-up", "seeds": [0, 1, 2]} | content
     return Study.model_validate(TINY | {"training": TINY["training"] | training} | content)
@@ -21,12 +21,12 @@ NORMS = {"model.embedding_norm": ["none", "layernorm"]}
 
 
 def two_arms(n):
-    """No layer and LayerNorm, of n seeds."""
+    """Return a study of no layer and LayerNorm, with n seeds."""
     return design(factors=NORMS, seeds=list(range(n)))
 
 
 def runs_of(study, loss, references=REFERENCES, **measures):
-    """The tidy table of runs with these validation losses (nats) and further measures."""
+    """Return the tidy table of runs with these held-out losses (nats) and further measures."""
     runs = []
     for arm in study.arms():
         for seed in study.seeds:
@@ -38,7 +38,7 @@ def runs_of(study, loss, references=REFERENCES, **measures):
 
 
 def trace_of(runs, rise=lambda *_: 0.0):
-    """Training losses that fall from 4.2 to the run's own, but for a rise at step 30."""
+    """Return training losses that fall from 4.2 to the run's final loss, with a rise at step 30."""
     parts = []
     for run in runs.to_dict("records"):
         loss = np.linspace(4.2, run["loss"], 100)
@@ -49,12 +49,12 @@ def trace_of(runs, rise=lambda *_: 0.0):
 
 
 def noise(*key):
-    """A number of the standard normal distribution that belongs to a key."""
+    """Return a standard normal number that depends only on a key."""
     return float(np.random.default_rng(key).normal())
 
 
 def plan_of(**content):
-    """A plan with little but what is asked of it."""
+    """Return a plan with the given fields and little else."""
     least = {"title": "t", "question": "q", "confirmatory": ["s"], "hypotheses": {"h": "says"}}
     return Plan.model_validate(least | content)
 
@@ -71,7 +71,7 @@ average."""
 
 
 def crossed(n):
-    """A study of three factors, and its runs: what the first does depends on the others."""
+    """Return a study of three factors and its runs; the first's effect depends on the others."""
     optimizers = {"training.optimizer": ["adamw", "muon"]}
     study = design(factors=NORMS | optimizers | {"model.tied": [True, False]}, seeds=list(range(n)))
 

@@ -1,4 +1,4 @@
-"""What an answer may claim, by simulation, and how it is put into words."""
+"""How often an answer is wrong, by simulation, and how answers are put into words."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def claimed(**fields):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """Means and sds of simulated studies without an effect, by their number of seeds."""
+    """Return number of seeds → means and sds of simulated studies without an effect."""
     draws = np.random.default_rng(7)
     made = {}
     for n in (4, 6, 8, 20, 80):
@@ -34,7 +34,7 @@ def simulated():
 
 
 def shares(simulated, h, plan):
-    """Yield true effects with the shares of studies of so many seeds that get each answer."""
+    """Yield true effects, with the share of studies with n seeds that get each answer."""
     for n, (means, sds) in simulated.items():
         for effect in np.linspace(-2 * SMALLEST, 2 * SMALLEST, 17):
             tested = p_values(h, plan, *t_sides(effect + means, sds, n))
@@ -46,7 +46,7 @@ def shares(simulated, h, plan):
 @pytest.mark.parametrize("beyond", [0.0, 0.015, 0.03])
 @pytest.mark.parametrize(("direction", "sign"), [("greater", 1), ("less", -1)])
 def test_no_true_effect_is_likely_to_get_opposite_answers(direction, sign, beyond, simulated):
-    """Each answer that is false of a true effect is rarer than alpha, with any number of seeds."""
+    """For any true effect and any number of seeds, each false answer is rarer than alpha."""
     h = claimed(direction=direction, beyond=beyond)
     plan = plan_of(smallest_effect_of_interest={"loss": SMALLEST}, **SMALL)
     for effect, supported, refuted, negligible in shares(simulated, h, plan):
@@ -60,7 +60,7 @@ def test_no_true_effect_is_likely_to_get_opposite_answers(direction, sign, beyon
 
 
 def test_older_plans_were_likely_to_give_opposite_answers_to_one_effect(simulated):
-    """With few seeds it was refuted, as smaller than 0.03, and with more supported."""
+    """With few seeds the effect was refuted, as smaller than 0.03; with more it was supported."""
     plan = plan_of(smallest_effect_of_interest={"loss": SMALLEST})
     worst = max(min(s, r) for _, s, r, _ in shares(simulated, claimed(direction="less"), plan))
     assert worst > 0.3
@@ -190,7 +190,7 @@ def test_two_seeds_are_too_few_to_leave_one_out():
 
 
 def test_in_a_family_an_interval_that_is_not_adjusted_says_so():
-    """Holm's method leaves undecided what the plain interval excludes."""
+    """With Holm's method a hypothesis can be undecided though the plain interval excludes zero."""
     h = {"says": "…", "test": SLOWER["test"], "direction": "greater"}
     runs = decay_runs(0.004, n=8)
     p = stats.ttest_1samp(deltas(runs, "0.3"), 0).pvalue

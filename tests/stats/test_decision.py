@@ -28,8 +28,8 @@ def plan(**content):
 
 
 def decided(asked, accuracy=0.0, spiky=(), ece=0.0, speed=0.0, high="", spread=1.0):
-    """Decide on LayerNorm, which shifts accuracy, ECE and speed by so much in eight runs; those of
-    `spiky` arms have a transient, those of the `high` one begin above chance."""
+    """Decide on LayerNorm, which shifts accuracy, ECE and speed by these amounts in eight runs.
+    Runs of `spiky` arms have a transient, those of the `high` arm start above chance."""
     study = design(name="s", factors=NORMS, seeds=list(range(8)))
 
     def of(base, shift, scale, key):
@@ -108,7 +108,7 @@ def test_a_decision_follows_the_three_criteria(content, made, outcome):
     ("answer", "low", "p_holm", "shown"),
     [
         ("negligible", -0.01, np.nan, "negligible"),
-        ("negligible", 0.001, np.nan, "negligible"),  # not zero, and too small to matter
+        ("negligible", 0.001, np.nan, "negligible"),  # not zero, but too small to matter
         ("negligible", 0.001, 0.01, "better"),  # a family shows it
         ("supported", 0.001, np.nan, "better"),
         ("refuted", 0.001, np.nan, "better"),

@@ -28,7 +28,7 @@ BOTH = "activation=relu2 × tied=false"
 
 
 def grid_runs(n, cell, factors=GRID, **more):
-    """Runs of a grid whose losses have a part that the arms of a seed share, and their own."""
+    """Return runs of a grid. Part of a run's loss is common to all arms of its seed."""
     study = design(factors=factors, seeds=list(range(n)), **more)
     return runs_of(study, lambda arm, seed: 2 + 0.3 * noise(seed, 7) + cell(arm, seed))
 
@@ -38,7 +38,7 @@ def own_noise(arm, seed):
 
 
 def test_every_factor_and_interaction_is_what_repeated_measures_say():
-    """Of a factor with two levels F is the square of t: p is the same."""
+    """With two levels F is the square of t, and p is the same."""
     runs = grid_runs(8, own_noise)
     found = factor_effects(runs, ["loss"]).set_index("effect")
     columns = {"model.activation": "activation", "model.tied": "tied"}
@@ -57,7 +57,7 @@ def test_every_factor_and_interaction_is_what_repeated_measures_say():
 
 
 def test_of_three_factors_with_a_hole_equal_settings_are_paired():
-    """By enumeration: an arm that is excluded leaves with its counterpart, and an interaction is a
+    """By enumeration: if an arm is excluded, its counterpart is left out too; an interaction is a
     mean over the third factor."""
     rates = ["learning_rate=0.001", "learning_rate=0.01", "learning_rate=0.1"]
     factors = GRID | {"training.learning_rate": [1e-3, 1e-2, 1e-1]}
@@ -78,7 +78,7 @@ def test_of_three_factors_with_a_hole_equal_settings_are_paired():
     [
         ([-0.2, 0.5], True),
         ([0.2, -0.001, 0.2], True),
-        ([-1e-9, 1e-9], True),  # chance may do it: the intervals of the settings say
+        ([-1e-9, 1e-9], True),  # it may be chance: the intervals of the settings say so
         ([-0.2, -0.5], False),
         ([-0.2, 0.0], False),
         ([-0.2, None, 0.1], True),
@@ -115,7 +115,7 @@ def test_signs_that_differ_within_their_intervals_are_told_by_setting_too():
 
 
 def test_an_effect_that_changes_sign_is_followed_by_its_settings_and_so_is_an_interaction():
-    """Of two measures one may change its sign and the other not: settings are shown of both."""
+    """If one of two measures changes sign, settings are shown for both."""
     _, runs = crossed(4)
     runs["perplexity"] = runs["loss"] - (runs["model.embedding_norm"] == "layernorm")
     effects = factor_effects(runs, ["loss", "perplexity"]).to_dict("records")
@@ -166,9 +166,9 @@ def test_between_tokenizers_only_what_all_share_is_compared():
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "rate"), [(0.0, 0.05), (2.0, t_test_power(1, 8))])
 def test_the_level_of_an_effect_is_kept_and_its_power_is_that_of_t(size, rate):
-    """Of 250 studies of eight seeds without an effect 5 % find one. Where one of four cells is
-    higher by two sds of a run, the main effect is 1 and its differences have an sd of 1, the
-    interaction is 2 and its differences have an sd of 2."""
+    """Of 250 studies with eight seeds and no effect, 5 % find one. If one of four cells is higher
+    by two sds of a run, the main effect is 1 and its differences have an sd of 1; the interaction
+    is 2 and its differences have an sd of 2."""
     runs, generator = grid_runs(8, lambda arm, seed: 0.0), np.random.default_rng(1)
     shift = size * (~runs["model.tied"] & (runs["model.activation"] == "relu2"))
     names = [f"study {i}" for i in range(250)]
@@ -208,8 +208,8 @@ def test_one_seed_that_makes_the_sign_is_found():
 
 
 def answers(gains):
-    """Ten questions of each task and number of shots, of which `layernorm` has so many more right
-    than `none`, by seed."""
+    """Return answers to ten questions per task and number of shots; in each seed `layernorm` has
+    the given number more right than `none`."""
     return pd.DataFrame(
         [
             {"arm": arm, "seed": seed, "task": task, "shots": shots, "item": item}

@@ -40,7 +40,7 @@ def one(h, runs, **plan):
 
 
 def test_a_hypothesis_may_be_of_levels_or_of_an_interaction():
-    """A level stands for all arms that have it; with `minus`, a difference of two differences."""
+    """A level means all arms that have it; with `minus` it is a difference of two differences."""
     factors = {"model.embedding_norm": ["none", "layernorm"], "model.tied": [True, False]}
     study = design(factors=factors, seeds=[0, 1, 2, 3])
     runs = runs_of(study, lambda arm, seed: 2 + noise(seed, *arm.id.encode()))
@@ -148,7 +148,7 @@ def test_an_answer_of_older_plans_follows_from_where_the_difference_lies(shift, 
 
 
 def centred(shift, n=8):
-    """Runs to which weight decay of 0.3 adds exactly `shift` in the mean: the noise taken out."""
+    """Return runs to which weight decay of 0.3 adds exactly `shift` on average."""
     runs = decay_runs(shift, n=n)
     noise_of_seeds = deltas(runs, "0.3").mean() - shift
     runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] -= noise_of_seeds
@@ -189,7 +189,7 @@ SMALL = {"small_effects": "negligible"}
 )
 @pytest.mark.parametrize("exact", [False, True])
 def test_an_answer_follows_from_where_the_difference_lies(shift, h, answer, exact):
-    """The smallest effect of interest is 0.02; a standard error is some 0.003."""
+    """The smallest effect of interest is 0.02; a standard error is about 0.003."""
     said = {"if_negligible": "Too small."}
     row = one(h | {"exact": exact} | said, centred(shift), **SMALL)
     assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
@@ -197,7 +197,7 @@ def test_an_answer_follows_from_where_the_difference_lies(shift, h, answer, exac
 
 
 def test_hypotheses_of_a_family_share_alpha_in_each_of_their_tests():
-    """A claim has one two-sided test, whichever side it shows; so Holm's method has one p of it."""
+    """A claim has one two-sided test for both sides, so it counts once in Holm's method."""
     runs, tests = decay_runs(0.008, n=8), {}
     asked = {
         "greater": {"direction": "greater"},
@@ -224,7 +224,7 @@ def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one
 
 
 def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds():
-    """Of five seeds that all say the same, one of 32 patterns is as extreme: p = 2/32."""
+    """If five seeds agree, one pattern of 32 on each side is as extreme: p = 2/32."""
     h = {"direction": "greater", "exact": True}
     row = one(h, decay_runs(n=5))
     assert (row["p"], row["answer"]) == (2 / 32, "undecided")
@@ -246,7 +246,7 @@ def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds():
 )
 @pytest.mark.parametrize("rule", [{}, SMALL])
 def test_a_p_equal_to_alpha_decides_nothing(shift, h, side, rule):
-    """Of five seeds that all agree p is 1/32 or 2/32, to the bit: so is alpha here."""
+    """If five seeds agree, p is exactly 1/32 or 2/32, and so is alpha here."""
     runs, exact = decay_runs(shift, n=5), h | {"exact": True}
     if rule and "direction" in h and shift == 0:
         side = "negligible_p"
@@ -303,7 +303,7 @@ def second():
 
 
 def confirmatory():
-    """Runs of the second plan's arms: `rescued` equals `none`, the others do not."""
+    """Return runs of the second plan's arms: `rescued` equals `none`, the others do not."""
     include = [
         {"name": "rescued",
          "levels": {"model.embedding_norm": "layernorm", "model.branch_multiplier": 35.36}}
@@ -391,7 +391,7 @@ def test_the_exact_test_of_unstable_runs_is_mcnemars(calmer, worse):
     assert row["answer"] == (said if calmer + worse else "no difference in any seed")
     (contrast,) = contrasts.query("measure == 'unstable'").to_dict("records")
     assert (contrast["family"], contrast["test"]) == ("stability", "exact")
-    assert np.isnan(contrast["t_p"])  # of a share, t says nothing
+    assert np.isnan(contrast["t_p"])  # a t test says nothing about a share
 
 
 def test_a_test_without_a_p_says_so_and_counts_in_its_family(second):

@@ -127,7 +127,7 @@ def test_the_order_of_seeds_never_matters_and_mirroring_turns_signs(pairs, rando
 
 @pytest.mark.parametrize("n", [3, 5, 8])
 def test_the_t_interval_covers_what_it_says_at_few_seeds(n):
-    """Of 500 samples of normal deltas around 1, 95 % of the intervals hold it."""
+    """For 500 samples of normal deltas around 1, 95 % of the intervals include 1."""
     samples = rng(n).normal(1.0, 1.0, size=(500, n))
     ends = np.array([paired.t_test(deltas)[2:4] for deltas in samples])
     assert np.mean((ends[:, 0] <= 1) & (ends[:, 1] >= 1)) == pytest.approx(0.95, abs=0.015)
@@ -149,7 +149,7 @@ def test_an_undefined_p_stays_so_and_counts_in_the_family():
 
 
 def all_resamples(deltas):
-    """Means of all n^n resamples."""
+    """Return the means of all n^n resamples."""
     return np.array(list(product(deltas, repeat=len(deltas)))).mean(axis=1)
 
 

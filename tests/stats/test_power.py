@@ -58,7 +58,7 @@ def test_the_power_of_an_equivalence_is_that_of_simulated_studies():
 
 
 def test_seeds_to_decide_are_the_textbooks():
-    """n for d = 0.5 and 1.0 at a power of 80 %: 34 and 10."""
+    """For d = 0.5 and 1.0 and a power of 80 %, n is 34 and 10."""
     assert [powers.seeds_to_decide(DIFFERS, plan_of(), d, 1.0, 0.05) for d in (0.5, 1.0)] == [
         34,
         10,

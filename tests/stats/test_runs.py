@@ -46,7 +46,7 @@ def test_an_incomplete_study_is_refused_naming_every_missing_run(tiny_study, run
 
 
 def account_of(part, **fields):
-    """Another account of what trained or executed a run: its own fields, or its machine's."""
+    """Return a function that changes fields in a part of a run's provenance, or in its machine."""
 
     def changed_account(run):
         told = run.provenance[part]
@@ -127,7 +127,7 @@ def test_runs_of_a_seed_by_unlike_machines_are_refused_by_name(
     said = f"run layernorm seed 0 has settings .*{re.escape(settings)}.*others .*{remedy}"
     with pytest.raises(ResultError, match=said) as error:
         check(tiny_study, changed(runs, 2, **fields(runs[2])))
-    assert "python 3.11.7 and" not in str(error.value)  # what is equal goes without saying
+    assert "python 3.11.7 and" not in str(error.value)  # equal values are not listed
 
 
 def test_a_harness_that_was_not_asked_may_be_installed_meanwhile(tiny_study, runs):
@@ -145,19 +145,19 @@ NEWER = {"training_digest": "3" * 64}, {"measuring_digest": "4" * 64}
     [
         ([2], provenance(**NEWER[0]), "run layernorm seed 0 has code trained by 333333333333 and"),
         ([2], measured(**NEWER[1]), "run layernorm seed 0 has code measured by 444444444444 and"),
-        # As many by each: those that come first are called the others.
+        # Equally many of each: the message calls the first ones "the others".
         ([2, 3], provenance(**NEWER[0]), "runs layernorm seed 0; layernorm seed 1 have code train"),
         ([1, 3], measured(**NEWER[1]), "runs none seed 1; layernorm seed 1 have code measured by"),
     ],
 )
 def test_runs_by_more_than_one_code_are_refused_by_name(which, fields, named, tiny_study, runs):
-    """However they came together, and also where a whole arm or a whole seed has the other."""
+    """Whichever runs have the other code: also a whole arm or a whole seed."""
     for at in which:
         runs = changed(runs, at, **fields(runs[at]))
     said = refused(check, tiny_study, runs)
     assert named in said
     assert "the others have" in said
-    assert "./run_all.sh tiny makes again what is not by today's code" in said
+    assert "./run_all.sh tiny makes the runs again that other code made" in said
 
 
 def test_a_message_names_all_runs_that_differ_and_of_many_the_number(tiny_study):
@@ -213,7 +213,7 @@ def test_runs_of_a_seed_that_begin_differently_are_refused(tiny_study, runs):
 
 
 def test_both_sides_of_any_contrast_have_one_budget():
-    """Whatever the first factor is: here it is not the embedding's normalization."""
+    """Whatever the first factor is; here it is not the embedding normalization."""
     factors = {"model.n_layer": [2, 4]}
     study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
     runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})

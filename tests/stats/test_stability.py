@@ -16,7 +16,7 @@ ENTROPY = 3.3
 
 
 def falling():
-    """A loss that falls as in training, with the noise of batches."""
+    """Return a loss that falls as in training, with batch noise."""
     noise = np.random.default_rng(0).normal(scale=0.03, size=150)
     return 2.4 + 1.8 * np.exp(-np.arange(150) / 40) + noise
 
@@ -68,7 +68,7 @@ def test_the_noise_is_the_sd_of_a_batchs_loss_whatever_the_slope_and_the_spikes(
     assert found[2000:] == pytest.approx(np.full(2000, 0.05), rel=0.2)
     assert (found[:1001] == found[0]).all()
     changed = loss.copy()
-    changed[3000:] *= 9  # of what comes later, nothing is known
+    changed[3000:] *= 9  # later steps are unknown
     assert (stability.batch_noise(changed, 1000)[:3001] == found[:3001]).all()
     differences = np.diff(loss)[2499 - 1000 : 2499]  # the last 1,000 before step 2,500
     mad = np.median(np.abs(differences - np.median(differences)))
@@ -95,7 +95,8 @@ def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_
 
 @pytest.mark.parametrize("noise", [0.03, 0.15])
 def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise):
-    """Of 200 that fall as a power of the step, in 300 steps, at most one; by half a nat, all."""
+    """Of 200 runs whose loss falls as a power of the step, the rule by noise calls at most one
+    unstable. A rule of half a nat calls all of them unstable if the noise is large."""
     fall, rng = 2.0 + 2.2 * np.arange(1, 301) ** -0.4, np.random.default_rng(0)
     runs = fall + rng.normal(scale=noise, size=(200, 300))
     alarms = {

@@ -19,7 +19,7 @@ def runs(tiny_study):
 def test_the_summary_gives_mean_and_sample_standard_deviation(runs):
     table = summary_table(runs)
     assert [*table] == ["none", "layernorm"]
-    perplexity = table.loc["validation perplexity"]
+    perplexity = table.loc["held-out perplexity"]
     assert perplexity.tolist() == ["21.000 ± 1.414", "19.500 ± 0.707"]  # sqrt(2), sqrt(1/2)
     assert table.loc["diverged"].tolist() == ["0", "0"]
 
@@ -29,20 +29,30 @@ def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs):
     runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
     column = summary_table(runs)["none"]
     assert (column["runs"], column["diverged"]) == ("2", "1")
-    assert column["validation perplexity"] == "22.000 ± n/a"
+    assert column["held-out perplexity"] == "22.000 ± n/a"
     assert column["unstable runs, as a share"] == "0.50"
 
 
 def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(runs):
-    assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
+    assert seed_tables(runs, ["perplexity"])[0]["layernorm"].tolist() == [
+        "-1.000",
+        "-2.000",
+        "-1.500",
+        "0.707",
+    ]
     runs.loc[0, "perplexity"] = float("nan")
-    assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
+    assert seed_tables(runs, ["perplexity"])[0]["layernorm"].tolist() == [
+        "n/a",
+        "-2.000",
+        "-2.000",
+        "n/a",
+    ]
 
 
 def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs):
     contrasts = contrast_table(runs, ["perplexity", "accuracy"], np.random.default_rng(0))
     table = tables.contrast_overview(contrasts)
-    assert [*table] == ["validation perplexity", "next-token accuracy"]
+    assert [*table] == ["held-out perplexity", "next-token accuracy"]
     assert table.index.tolist() == ["layernorm - none"]
     assert table.iloc[0, 0].startswith("-1.500 [")
     longer = tables.contrast_overview(contrasts.assign(budget="training.iterations"))
@@ -54,7 +64,7 @@ def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs):
 def test_an_effect_that_changes_sign_has_no_mean_and_one_that_does_not_has():
     _, runs = crossed(4)
     effects = factor_effects(runs, ["loss"])
-    cells = tables.contrast_overview(effects)["validation loss (nats)"]
+    cells = tables.contrast_overview(effects)["held-out loss (nats)"]
     assert cells[NORM] == "changes sign"
     assert cells[f"{NORM} at optimizer=muon,tied=true"].startswith("+0.5")
     assert cells["embedding_norm=layernorm × optimizer=muon"].startswith("+0.5")
@@ -123,7 +133,7 @@ OPTIMIZERS, RATE = {"training.optimizer": ["adamw", "muon"]}, "training.learning
     ],
 )
 def test_optimizers_at_one_rate_are_called_untuned(content, said):
-    """Not where each has several rates, or its own."""
+    """Not if each has several rates, or its own."""
     found = tables.untuned(runs_of(design(**content), lambda *_: 2.0))
     assert found.startswith(f"No rate was tuned for {said}:" if said else "")
     assert bool(found) == bool(said)
@@ -156,6 +166,6 @@ def test_provenance_shows_every_value_that_occurs(tiny_study):
 def test_a_run_is_listed_with_what_it_measured(tiny_study):
     speed = {"throughput": {"training_tokens_per_second": 9.0}}
     rows = tables.result_table(sample_runs(tiny_study)[0].model_copy(update=speed))["this run"]
-    assert rows["validation perplexity"] == "20.000"
+    assert rows["held-out perplexity"] == "20.000"
     assert rows["training speed (tokens/s)"] == "9"
     assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task

@@ -1,4 +1,4 @@
-"""The whole verdict: it repeats, and tests nothing where a study is exploratory."""
+"""The whole verdict: it repeats, and has no tests if the study is exploratory."""
 
 import json
 
@@ -21,7 +21,7 @@ def analysed(plan, runs, name="CONFIRMATORY", *because):
 
 @pytest.mark.parametrize("name", ["CONFIRMATORY", "UNVERIFIED"])
 def test_a_verdict_opens_with_an_answer_to_each_hypothesis(name):
-    """Also where git cannot tell: the status says so, and what the tests say stays."""
+    """Also if git cannot tell: the status says so, and the tests stay."""
     verdict = analysed(decay_plan(), decay_runs(), name)
     kept = verdict.as_json()
     found = {name: a["answer"] for name, a in kept["answers"].items()}

@@ -13,5 +13,5 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session")
 def undisturbed(corpus, tmp_path_factory):
-    """The tiny run, trained at one go."""
+    """The tiny run, trained without a break."""
     return train(RunConfig.model_validate(TINY), corpus, 0, tmp_path_factory.mktemp("undisturbed"))

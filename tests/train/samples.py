@@ -1,4 +1,4 @@
-"""A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
+"""A small model, a direct way to compute its log-likelihoods, and runs that belong to no study."""
 
 import json
 from contextlib import contextmanager, suppress
@@ -35,18 +35,18 @@ NANOCHAT = {
 
 
 def alone(config, seed):
-    """The study of a run that stands alone, asks no suite and is under no plan."""
+    """Return the study of a run that belongs to no study, without suite and plan."""
     return Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
 
 
 def begun(config, corpus, seed=0):
-    """The provenance of a run that stands alone."""
+    """Return the provenance of a run that belongs to no study."""
     study = alone(config, seed)
     return training.new_provenance(study, study.arm("baseline"), seed, corpus)
 
 
 def train(config, corpus, seed, folder, report=lambda *_: None):
-    """Train a run that stands alone."""
+    """Train a run that belongs to no study."""
     study = alone(config, seed)
     return training.train(study, study.arm("baseline"), seed, corpus, folder, report)
 
@@ -57,7 +57,7 @@ class KilledError(Exception):
 
 @contextmanager
 def killed_at(step):
-    """End training after `step`, before anything of it is kept, as a kill would."""
+    """End training after `step`, before it writes anything, as a kill would."""
     training_step = Trainer.training_step
 
     def then_killed(run):
@@ -72,7 +72,7 @@ def killed_at(step):
 
 
 def assert_same(trained, other):
-    """Two runs took the same path, to the bit: weights, trace, curve and batches."""
+    """Check that two runs are equal to the bit: weights, trace, curve and batches."""
     assert weights_digest(trained.model, all_weights=True) == weights_digest(
         other.model, all_weights=True
     )
@@ -84,8 +84,7 @@ def assert_same(trained, other):
 
 @contextmanager
 def finished_study(folder, **content):
-    """A small study in a folder of its own, trained, and measured without the suite on little
-    text."""
+    """Train a small study in its own folder, and measure it without the suite on a little text."""
     without = {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
     fields = TINY | {"name": "small", "seeds": [0]} | without | content
     (folder / "params").mkdir()
@@ -123,8 +122,8 @@ metric_list: [{metric: acc, aggregation: %s, higher_is_better: true}]
 
 
 def own_task(top, folder, items, aggregation):
-    """Write a task of one's own with these questions and choices, of which the first is right, and
-    index it alone: the harness's own take seconds."""
+    """Write a user's task with these questions and choices (the first is right), and index only
+    this task; the harness's own take seconds."""
     from lm_eval.tasks import TaskManager  # seconds
 
     (top / folder).mkdir(parents=True, exist_ok=True)
@@ -135,12 +134,13 @@ def own_task(top, folder, items, aggregation):
 
 
 def gpt(vocab_size=65, **fields):
-    """A model as it begins."""
+    """Return a model with its initial weights."""
     return GPT(ModelConfig.model_validate(fields), vocab_size, random_stream(0, "weights"))
 
 
 def make_model(corpus, **fields):
-    """A small model with opinions: its weights are far larger than at initialisation."""
+    """Return a small model with clear preferences: its weights are far larger than at
+    initialisation."""
     settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
     model = gpt(corpus.vocab_size, **settings | fields)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def make_model(corpus, **fields):
 
 @torch.no_grad()
 def direct(model, corpus, context, continuation):
-    """The summed log-probability, and whether it is greedy, from one plain forward pass."""
+    """Return the summed log-probability, and whether it is greedy, from one plain forward pass."""
     ids = corpus.encode(context + continuation)
     log = model(ids[None, :-1])[0].double().log_softmax(dim=-1)[len(context) - 1 :]
     targets = ids[len(context) :]
@@ -161,7 +161,7 @@ def direct(model, corpus, context, continuation):
 
 
 def as_loaded(model, folder, end=None):
-    """The peer: Hugging Face's GPT-2 with our weights, read from a folder."""
+    """Return Hugging Face's GPT-2 with our weights, loaded from a folder."""
     from transformers import AutoModelForCausalLM  # seconds, which few tests need to wait
 
     as_gpt2(model, end).save_pretrained(folder)
@@ -171,7 +171,7 @@ def as_loaded(model, folder, end=None):
 
 
 def nanochat(model):
-    """The other peer: Hugging Face's nanochat, with our weights."""
+    """Return Hugging Face's nanochat with our weights."""
     from transformers import NanoChatConfig, NanoChatForCausalLM
 
     config = model.config

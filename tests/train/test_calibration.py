@@ -17,7 +17,7 @@ def rng():
 
 
 def sample(rng, n=2000, classes=7, scale=1.5):
-    """Logits, and targets drawn from them: a perfectly calibrated predictor."""
+    """Return logits, and targets drawn from them: a perfectly calibrated predictor."""
     logits = rng.normal(scale=scale, size=(n, classes))
     drawn = rng.random(n)[:, None] > softmax(logits, axis=-1).cumsum(axis=-1)
     return logits, np.minimum(drawn.sum(axis=-1), classes - 1)
@@ -49,7 +49,7 @@ def test_ece_by_width_is_torchmetrics(rng):
     logits, target = sample(rng)
     probability = softmax(2 * logits, axis=-1)  # overconfident
     confidence, correct = probability.max(axis=-1), probability.argmax(axis=-1) == target
-    assert confidence.max() < 1  # whose bin torchmetrics drops
+    assert confidence.max() < 1  # torchmetrics drops its bin
     table = calibration.reliability(confidence, correct, calibration.equal_width_bins(confidence))
     given = torch.tensor(probability), torch.tensor(target)
     peer = multiclass_calibration_error(*given, num_classes=7, n_bins=15)
@@ -95,7 +95,7 @@ def test_null_ece_is_that_of_a_calibrated_coin(rng):
 
 @pytest.mark.parametrize("sharpness", [0.07, 0.5, 1.0, 3.0, 12.0])
 def test_the_fitted_temperature_is_scipys(sharpness, rng):
-    """The minimum of scikit-learn's log loss, by another search, over dev alone."""
+    """The minimum of scikit-learn's log loss on dev, found by another search."""
     logits, target = sample(rng, n=4000)
     logits *= sharpness
     fitted = calibrated(logits, target, 3000, size=301)[0]["temperature"]
@@ -118,7 +118,7 @@ def test_a_temperature_without_an_optimum_is_the_last_one_tried(right, expected)
 
 def test_test_is_reported_at_each_temperature(rng):
     logits, target = sample(rng, n=4000)
-    logits[2000:] *= 5  # test asks for another temperature than dev
+    logits[2000:] *= 5  # the best temperature of test differs from that of dev
     measures, _, temperatures = calibrated(logits, target, 2000)
     fitted = measures["temperature"]
     assert fitted == pytest.approx(1.0, abs=0.15)

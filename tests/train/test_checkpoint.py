@@ -1,4 +1,4 @@
-"""A run ends at the same weights whatever became of its checkpoints, and says what it passed by."""
+"""A run ends with the same weights even if checkpoints are damaged, and says which it skipped."""
 
 import shutil
 import tracemalloc
@@ -18,7 +18,7 @@ from tests.train.samples import KilledError, assert_same, begun, killed_at, trai
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, corpus):
-    """A run that was killed after step 11 of 12 and has checkpoints of the steps 5 and 10."""
+    """A run that was killed after step 11 of 12, with checkpoints of steps 5 and 10."""
     folder = tmp_path_factory.mktemp("before") / "run"
     with killed_at(11):
         train(RunConfig.model_validate(TINY), corpus, 0, folder)
@@ -27,7 +27,7 @@ def stopped(tmp_path_factory, corpus):
 
 @pytest.fixture
 def ruin(stopped, tmp_path):
-    """A copy of it."""
+    """A copy of that run."""
     return shutil.copytree(stopped, tmp_path / "run")
 
 
@@ -46,7 +46,7 @@ def empty(path):
 
 
 def leave_half(path):
-    """What a kill while it is written leaves under another name."""
+    """A file with a temporary name, as a kill during writing leaves it."""
     path.rename(path.with_name(f".0.{path.name}"))
 
 
@@ -80,7 +80,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
 
 
 def test_two_checkpoints_and_finished_weights_are_kept(tiny, corpus, tmp_path, undisturbed):
-    """The last two; a finished run says that its weights are kept ones."""
+    """The last two are kept. A finished run says that its weights are from a checkpoint."""
     train(tiny, corpus, 0, tmp_path)
     assert [path.name[:15] for path in saved(tmp_path)] == ["step-0000000010", "step-0000000012"]
     again = train(tiny, corpus, 0, tmp_path)
@@ -132,7 +132,7 @@ def test_training_goes_on_under_other_settings_as_told(settings, ruin, tiny, cor
     first, last = (stretch["machine"] for stretch in trained.stretches)
     assert first == undisturbed.stretches[0]["machine"]
     assert last == first | settings
-    assert trained.provenance.machine.model_dump() == first  # as it was begun
+    assert trained.provenance.machine.model_dump() == first  # as when it began
     assert trained.batches == undisturbed.batches
     np.testing.assert_array_equal(trained.trace["loss"][:10], undisturbed.trace["loss"][:10])
     np.testing.assert_allclose(trained.trace["loss"], undisturbed.trace["loss"], rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Several processes train the run that one would have trained."""
+"""Several processes train a run to the result of one process."""
 
 import multiprocessing
 import os
@@ -29,7 +29,7 @@ TWO = change(
 
 
 def in_forks(size, store, work):
-    """Work in processes that need import nothing."""
+    """Fork worker processes, so that they need not import anything."""
 
     def at(rank):
         os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
@@ -47,7 +47,8 @@ def in_forks(size, store, work):
 
 
 def train_in_forks(config, corpus, folder, stop_at=0):
-    """Train as several processes do; perhaps all end after a step. Read what they left."""
+    """Train with several processes, perhaps until all are killed after a step. Return what they
+    left."""
 
     def work():
         def report(row, _):
@@ -94,12 +95,12 @@ def test_a_killed_process_ends_the_others_and_a_rerun_has_undisturbed_weights(co
     assert weights_digest(again.model) == weights_digest(whole.model)
     np.testing.assert_array_equal(again.trace["loss"], whole.trace["loss"])
     again = train(TWO, corpus, 0, tmp_path / "killed")
-    assert again.from_checkpoint  # and nothing is started for it
+    assert again.from_checkpoint  # and no process is started
 
 
 @pytest.mark.slow
 def test_three_processes_that_resume_add_up_in_the_order_of_those_that_go_on(corpus, tmp_path):
-    """Of two numbers every order has the same sum; of three, in float32, it has not."""
+    """Two numbers have the same sum in any order; three float32 numbers may not."""
     three = change(change(TWO, "training", batch_size=6, iterations=24), "machine", processes=3)
     whole = train_in_forks(three, corpus, tmp_path / "whole")
     train_in_forks(three, corpus, tmp_path / "stopped", stop_at=KILLED_AFTER)
@@ -109,7 +110,7 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_go_on(cor
 
 
 def rank_of(process):
-    """The rank of a training process; None for any other."""
+    """Return the rank of a training process; None for any other process."""
     try:
         return process.environ().get("RANK")
     except psutil.Error:
@@ -118,7 +119,7 @@ def rank_of(process):
 
 @pytest.mark.slow
 def test_processes_end_soon_after_whoever_started_them(corpus, tmp_path):
-    """Nobody reads the steps that they report."""
+    """Nobody reads the progress that they report."""
     long = change(TWO, "training", iterations=100_000)
     fork = os.fork()
     if fork == 0:

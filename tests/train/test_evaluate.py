@@ -19,7 +19,7 @@ def model(corpus):
 
 @pytest.mark.slow
 def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is():
-    """All logits would take 40 MB, and calibration several times that; 2 MB are made at once."""
+    """All logits would take 40 MB, and calibration several times that; 2 MB exist at a time."""
     code = """
 import resource, numpy as np, torch
 from lib.train import model as of_model
@@ -48,7 +48,7 @@ def measure(n):
 
 print(measure(128), measure(1024))
 """
-    # What is freed goes back to the system at once, or fragments would count.
+    # Return freed memory to the system at once, or fragments would count.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000"}
     command = [sys.executable, "-c", code]
     done = subprocess.check_output(command, cwd=ROOT, text=True, env=environment)
@@ -96,7 +96,7 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus):
 
 def test_quantiles_of_logits_are_those_of_evenly_spaced_predictions(model, corpus, monkeypatch):
     monkeypatch.setattr(evaluate, "SAMPLED_PREDICTIONS", 20)
-    text = corpus.heldout[:81]  # 5 windows, of which each fourth position is sampled
+    text = corpus.heldout[:81]  # 5 windows; every fourth position is sampled
     logits = model(text[:80].view(5, 16))[:, ::4].detach().numpy()
     table = evaluate.logit_quantiles(model, score(model, [text], 5)[1]).set_index("quantile")
     for name, values in {"logit": logits, "largest_logit": logits.max(axis=-1)}.items():

@@ -1,6 +1,6 @@
-"""A tiny run ends where it always has, on every machine: the same batches, to the bit, and the same
-measures and length of the weights, to what processors round differently. Two with the same vector
-instructions do not end at the same bits: that was tried, on two kinds of CPU with AVX-512."""
+"""A tiny run gives the same results as ever, on every machine: the same batches, to the bit, and
+the same measures and norm of the weights, up to rounding. Even CPUs with the same vector
+instructions do not give the same bits: two kinds with AVX-512 were tried."""
 
 import pytest
 import torch

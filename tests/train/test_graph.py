@@ -45,14 +45,14 @@ CASES = {
 
 
 def of_memory(value):
-    """Where each tensor of a nested value begins."""
+    """Return the address of each tensor in a nested value."""
     return [t.untyped_storage() for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
 
 
 class Replayed(TorchDispatchMode):
-    """Stands for a CUDA graph: notes operations and the memory that they read and write. A capture
-    leaves that memory as it was, and fails if the host reads from it; a replay makes the same
-    operations on the same memory."""
+    """A stand-in for a CUDA graph, which records operations and the memory that they read and
+    write. A capture leaves that memory unchanged, and fails if the host reads from it. A replay
+    runs the same operations on the same memory."""
 
     def __init__(self):
         super().__init__()
@@ -78,13 +78,13 @@ class Replayed(TorchDispatchMode):
         for operation, args, kwargs, made in self.operations:
             again = operation(*args, **kwargs)
             for place, content in zip(of_memory(made), of_memory(again), strict=True):
-                if place.data_ptr() != content.data_ptr():  # else in place, or a view
+                if place.data_ptr() != content.data_ptr():  # otherwise in place, or a view
                     place.copy_(content)
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Have `StepGraph` replay on a CPU."""
+    """Make `StepGraph` replay on a CPU."""
     stream = nullcontext()
     stream.wait_stream = lambda _: None
     monkeypatch.setattr(graph, "capture_stream", lambda: stream)
@@ -96,7 +96,7 @@ def stand_in(monkeypatch):
 
 @pytest.fixture
 def on_cpu(stand_in, monkeypatch):
-    """Have runs on a CPU be trained as on a GPU: as a graph, with the rate on the device."""
+    """Train runs on a CPU as on a GPU: as a graph, with the learning rate on the device."""
 
     def prepared(config):
         without = config.machine.model_copy(update={"graph": False})
@@ -141,7 +141,7 @@ def config_of(case, **machine_settings):
 
 
 def end_of(run):
-    """All that two runs to the same bits share."""
+    """Return everything in which two runs with the same bits must agree."""
     weights = {name: weight.cpu() for name, weight in run.model.state_dict().items()}
     columns = [name for name in run.trace if name != "seconds"]
     trace = run.trace[columns].to_dict("list")
@@ -206,7 +206,7 @@ def no_garbage_collection():
 def test_a_run_frees_its_graph_at_its_end_and_the_rest_when_nothing_names_it(
     device, corpus, tmp_path
 ):
-    """So the cell of a notebook that trains can be run again and again."""
+    """So a notebook's training cell can be run again and again."""
     allocated, reserved = [], []
     for i in range(4):
         run = train(config_of("none", device=device, graph=True), corpus, 0, tmp_path / f"{i}")
@@ -216,7 +216,7 @@ def test_a_run_frees_its_graph_at_its_end_and_the_rest_when_nothing_names_it(
     ended = weakref.ref(run)
     del run
     assert ended() is None
-    # The first run also makes cuBLAS's workspaces, and has no other beside it.
+    # The first run also allocates cuBLAS's workspaces, and no other run is beside it.
     assert allocated[3] <= allocated[1]
     assert reserved[3] <= reserved[1]
 
@@ -266,7 +266,7 @@ def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(st
     step = StepGraph(update, optimizer)
     noted = [step(torch.full((2,), float(i)), torch.ones(2)) for i in range(6)]
     assert [float(note) for note in noted] == [20, 22, 24, 26, 28, 30]  # none is overwritten
-    assert len(updates) == 4  # the fourth is captured, and then replayed as are the rest
+    assert len(updates) == 4  # the fourth is captured, then replayed like the rest
     assert optimizer.param_groups[0]["capturable"]
 
     x, y = torch.rand(2), torch.rand(2)

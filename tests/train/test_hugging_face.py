@@ -1,5 +1,5 @@
-"""GPT-2 and nanochat as `transformers` builds them give our logits and gradients; a run that is a
-GPT-2 is exported as a folder that they load."""
+"""GPT-2 and nanochat in `transformers` give our logits and gradients, and load an exported run that
+is a GPT-2."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.train.samples import NANOCHAT, as_loaded, finished_study, make_model,
 
 
 def varied(corpus, **fields):
-    """A model whose biases, gains and output projection are no 0 and 1 either."""
+    """Return a model whose biases are not 0, gains not 1, and output projection not initial."""
     model, generator = make_model(corpus, **fields), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -85,7 +85,7 @@ def test_nanochats_logits_gradients_and_cache_are_ours(fields, corpus):
 
 @pytest.mark.slow
 def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
-    """Windows begin anew with each text; the last one of a text may be shorter."""
+    """Each text starts a new window; its last window may be shorter."""
     model = varied(corpus, block_size=16)
     peer = as_loaded(model, tmp_path)
     texts = [corpus.heldout[:88], corpus.heldout[500:507], corpus.heldout[900:949]]
@@ -107,10 +107,10 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (NANOCHAT, "it is no GPT-2, which has another positions, norm, qk_norm, activation, bias"),
-        ({"positions": "rotary"}, "which has another positions$"),
-        ({"embedding_roll": 1, "backout": True}, "which has another embedding_roll, backout$"),
-        ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm between"),
+        (NANOCHAT, "model: differs from GPT-2 in positions, norm, qk_norm, activation, bias"),
+        ({"positions": "rotary"}, "from GPT-2 in positions; only a GPT-2"),
+        ({"embedding_roll": 1, "backout": True}, "from GPT-2 in embedding_roll, backout;"),
+        ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm before block 1"),
     ],
 )
 def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
@@ -142,13 +142,13 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus, tmp_path):
 
 @pytest.mark.parametrize("name", ["small", "small/baseline", "small/baseline/x", "a/b/0/c"])
 def test_a_run_is_named_by_study_arm_and_seed(name, tmp_path):
-    with pytest.raises(ConfigError, match="give STUDY/ARM/SEED"):
+    with pytest.raises(ConfigError, match="write STUDY/ARM/SEED"):
         export(name, tmp_path / "out")
 
 
 @pytest.mark.slow
 def test_a_diverged_run_has_no_model(tmp_path):
     wild = TINY["training"] | {"learning_rate": 1e30}
-    refusal = pytest.raises(UserError, match="diverged at step 2: no model")
+    refusal = pytest.raises(UserError, match="diverged at step 2; export one")
     with finished_study(tmp_path, training=wild), refusal:
         export("small/baseline/0", tmp_path / "out")

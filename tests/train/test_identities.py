@@ -1,24 +1,23 @@
-"""Where two arms must coincide, they do: shown at float64, not by a p-value.
+"""Arms that must coincide do coincide: shown in float64, not by a p value.
 
 Every reader of the residual stream in a Pre-LN GPT (two LayerNorms a block, and the last one) first
-subtracts the mean over features. Adding c · 1 to the input of block 1, with any c per token, adds
-it to the whole stream and changes nothing that is read from it. So:
+subtracts the mean over features. If c · 1 is added to the input of block 1, with any c per token,
+it is added to the whole stream, and no reader sees it. So:
 
-1. `center` computes the function that `none` computes, of the same weights. Equal functions have
-   equal gradients, so training takes the same path, up to rounding.
-2. Multiply the embeddings and every branch by s, and every reader's eps by s²: the stream is s
-   times itself everywhere and every reader sees what it saw before. So `scale` with branches × s
-   is `none`, function and training trajectory alike; bit for bit where s is a power of two.
+1. `center` and `none` compute the same function from the same weights. Equal functions have equal
+   gradients, so training follows the same path, up to rounding.
+2. Multiply the embeddings and every branch by s, and every reader's eps by s². Then the stream is s
+   times larger everywhere, and every reader sees the same as before. So `scale` with branches × s
+   is `none`, in function and in training; bit for bit if s is a power of two.
 3. `layernorm` with its initial gain and bias differs from `rmsnorm` only by a factor per token,
-   sqrt((mean square + 1e-6) / (variance + 1e-5)), near 1 since an embedding's mean is small.
-4. Under AdamW, whose steps are as long whatever the length of the gradient, embeddings that are
-   multiplied by s are embeddings that begin s times as large and learn s times as fast: `scale` is
-   start and speed (untied, with a negligible eps).
-5. Where embeddings begin at RMS 1, projections at zero and the output is untied, as in nanochat, a
+   sqrt((mean square + 1e-6) / (variance + 1e-5)), near 1 because an embedding's mean is small.
+4. AdamW's steps do not depend on the length of the gradient. So embeddings that are multiplied by s
+   act like embeddings that start s times as large and learn s times as fast: `scale` is start and
+   speed (untied, with a negligible eps).
+5. If embeddings start at RMS 1, projections at zero and the output is untied, as in nanochat, a
    normalization of the embeddings is the identity at step 0, up to a factor per token.
-6. `embedding_roll` with an untied output is another order of the embeddings' features, which
-   nobody knows: a model whose embeddings and layer begin rolled. So only what a tied output reads
-   of the embeddings can make it matter.
+6. With an untied output, `embedding_roll` only reorders the embeddings' features. It equals a model
+   whose embeddings and layer start rolled. So it can only matter through a tied output.
 """
 
 import math
@@ -39,7 +38,7 @@ SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 
 
 def moved(variant, **fields):
-    """The same float64 weights for every variant, moved away from their initial values."""
+    """Return the same float64 weights for every variant, moved away from their initial values."""
     model = gpt(embedding_norm=variant, **SIZE | fields).double()
     noise = random_stream(1, "noise")
     with torch.no_grad():
@@ -127,7 +126,7 @@ def test_an_untied_output_is_drawn_last_and_adds_its_own_weights():
 
 @pytest.mark.parametrize("roll", [1, 5])
 def test_with_an_untied_head_a_roll_only_renames_features(roll, float64, tiny, corpus, tmp_path):
-    """The plain model, with embeddings that are rolled before training, takes the same path."""
+    """A plain model whose embeddings are rolled before training follows the same path."""
     untied = change(tiny, "model", embedding_norm="layernorm", tied=False)
     untied = change(untied, "training", iterations=60, gradient_clip=1.0)
     runs = []
@@ -182,7 +181,7 @@ def test_layernorm_is_rmsnorm_but_for_a_mean_that_nobody_reads_and_a_factor_near
 
 
 def test_a_shorter_budget_is_the_beginning_of_a_longer_one(tiny, corpus, tmp_path_factory):
-    """At a constant rate: bit for bit, so one long run stands for every shorter one."""
+    """At a constant rate they are equal to the bit, so a long run stands for every shorter one."""
     short, long = (
         train(change(tiny, "training", iterations=n), corpus, 0, tmp_path_factory.mktemp("run"))
         for n in (8, 12)

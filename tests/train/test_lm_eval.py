@@ -61,8 +61,8 @@ MODELS = [
 @pytest.mark.parametrize("fields", MODELS, ids=str)
 @pytest.mark.parametrize(("batch_size", "logits_at_once"), [(1, 2**24), (4, 200), (64, 2**24)])
 def test_log_likelihoods_are_direct_sums(fields, batch_size, logits_at_once, corpus, monkeypatch):
-    """Of contexts of every length, some with one continuation and some with several, in any
-    order; also where the logits are made a few rows at a time."""
+    """Contexts of all lengths in any order, with one or several continuations; also if logits are
+    computed a few rows at a time."""
     monkeypatch.setattr("lib.train.model.LOGITS_AT_ONCE", logits_at_once)
     model = make_model(corpus, **fields).double()
     adapter = CharacterLM(model, corpus, batch_size)
@@ -169,7 +169,7 @@ def test_a_model_without_preferences_is_at_chance(corpus, folder):
     with torch.no_grad():
         uniform.transformer.wte.weight.zero_()  # tied: all characters are equally likely
     table = evaluate_suite(uniform, corpus, folder)[0]
-    # All places tie, the first is chosen, and each of a set is right once.
+    # All places tie, so the first is chosen; each place of a set is right once.
     np.testing.assert_allclose(table.accuracy, table.chance)
     np.testing.assert_allclose(table.brier, 1 - table.chance, atol=1e-6)
     np.testing.assert_allclose(table.normalised_accuracy, 0, atol=1e-12)

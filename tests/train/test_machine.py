@@ -1,4 +1,4 @@
-"""The machine under a run is chosen, and pinned; each purpose draws for itself."""
+"""Device and settings of a run are chosen and fixed; each purpose has its own random numbers."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ CPU = "cpu"
 
 @pytest.fixture
 def loose_torch():
-    """PyTorch as it starts, whatever ran before; all that `prepare` sets is put back after."""
+    """Reset PyTorch's settings before a test; after it, restore everything that `prepare` sets."""
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory
@@ -46,7 +46,7 @@ def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts():
 
 @pytest.mark.parametrize("works", [True, False])
 def test_auto_is_the_first_device_that_can_do_arithmetic(monkeypatch, works):
-    """A GPU that has memory may still lack kernels for its generation."""
+    """torch may lack kernels for a GPU that it finds."""
     ones = torch.ones
 
     def on(*size, device):

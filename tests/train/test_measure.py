@@ -48,7 +48,7 @@ def measured(trained):
 
 
 def asked(run, config):
-    """The same run under other parameters."""
+    """Return the same run with other parameters."""
     other = copy(run)
     other.config = config
     return other
@@ -78,7 +78,8 @@ def test_everything_is_measured_and_timed(config, corpus, trained, measured):
 
 @SLOW
 def test_a_result_holds_every_measure(config, corpus, trained, measured, tmp_path, monkeypatch):
-    """Each follows from the raw tables; bits count all characters but those of the first token."""
+    """Each follows from the raw tables. Bits per character count all characters except those of the
+    first token."""
     monkeypatch.setattr("lib.results.run_folder", lambda *_: tmp_path)
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [0]})
     arm = study.arm("baseline")
@@ -100,7 +101,7 @@ def test_a_result_holds_every_measure(config, corpus, trained, measured, tmp_pat
 
 
 def test_files_of_a_folder_are_measured_one_by_one(tmp_path):
-    """Dev and test are those of each file, of which the first character is not predicted."""
+    """Dev and test are parts of each file; the first character of each part is not predicted."""
     text = load_corpus(CorpusConfig(source="synthetic")).training_text
     (tmp_path / "own").mkdir()
     for i, length in enumerate((6_000, 9_000, 12_000)):

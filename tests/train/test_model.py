@@ -106,7 +106,7 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so():
 
 
 def uncached(model, text, n, generator):
-    """Sample with a whole forward pass over the last `block_size` characters for each new one."""
+    """Sample with a full forward pass over the last `block_size` characters for each new one."""
     for _ in range(n):
         logits = model(text[:, -model.config.block_size :])[:, -1]
         chosen = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)

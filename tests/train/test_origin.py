@@ -1,4 +1,4 @@
-"""What a run is made with is named in full, and survives being written down."""
+"""The provenance of a run is complete, and survives writing and reading."""
 
 import platform
 from importlib.metadata import version
@@ -25,12 +25,12 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     assert made.corpus_sha256 == corpus.sha256
     assert made.training_digest == train_key() != made.measuring_digest == measure_key()
     assert made.parameters["training"]["learning_rate"] == 1e-3
-    assert made.parameters["training"]["beta2"] == 0.95  # a default, written out all the same
+    assert made.parameters["training"]["beta2"] == 0.95  # a default, which is still written
     assert "machine" not in made.parameters
     assert set(made.packages) == PACKAGES
     assert made.packages["python"] == platform.python_version()
     assert made.packages["torch"] == version("torch")
-    # A build for GPUs names its CUDA only where it is imported.
+    # A build for GPUs names its CUDA version only when it is imported.
     assert version("torch").partition("+")[0] == torch.__version__.partition("+")[0]
     assert made.packages["numpy"] == np.__version__
     assert made.packages["lm_eval"] == version("lm_eval")
@@ -61,7 +61,7 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     ],
 )
 def test_the_identity_covers_what_decides_weights_and_curve(section, fields, same, tiny, corpus):
-    """Of the parameters, and of a provenance itself."""
+    """Fields of the parameters, and of the provenance itself."""
     made, threads = begun(tiny, corpus), torch.get_num_threads()
     if section:
         other = begun(change(tiny, section, **fields), corpus)

@@ -1,4 +1,4 @@
-"""A task of one's own, from a local file: what a run keeps of it; its data is read again."""
+"""A user's own task from a local file: its answers are kept, and its data is read again."""
 
 import pytest
 
@@ -14,7 +14,7 @@ QUESTIONS = {f"Number {n}. Answer:": [f"{n}", "stone", "rains", "seven"] for n i
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    """A tiny model that was asked it."""
+    """A tiny model that was asked this task."""
     manager = own_task(tmp_path / "tasks", "science", QUESTIONS, "mean")
     for module in ("lib.results", "lib.config.provenance"):
         monkeypatch.setattr(f"{module}.tasks_hash", lambda _: "a" * 64)

@@ -1,5 +1,5 @@
-"""Accuracies of tasks of six kinds are the harness's own, by a plain adapter of its own class, also
-where that of a question is a share."""
+"""Accuracies of six kinds of tasks equal those of the harness with a plain adapter, also if a
+question's accuracy is a share."""
 
 import json
 from functools import partial
@@ -52,7 +52,7 @@ TASKS = {
 
 
 class PlainLM(TemplateLM):
-    """One forward pass for each choice."""
+    """Scores each choice by its own forward pass."""
 
     eot_token_id = 10
     loglikelihood_rolling = generate_until = None
@@ -78,7 +78,7 @@ class PlainLM(TemplateLM):
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A model that has opinions, what it answers by our adapter, and by the plain one."""
+    """A model with clear preferences, its answers with our adapter, and with the plain one."""
     folder = tmp_path_factory.mktemp("folder [a]")
     text = load_corpus(CorpusConfig(source="synthetic"))
     lines = [line for line in text.decode(text.test).split("\n") if 25 < len(line) < 60]
@@ -99,7 +99,7 @@ def asked(tmp_path_factory):
     ]
     (folder / "items [1].jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     wrong = json.dumps(rows[0] | {"gold": 0}) + "\n"
-    (folder / "items 1.jsonl").write_text(wrong)  # which the other's name is a pattern for
+    (folder / "items 1.jsonl").write_text(wrong)  # the other name, as a pattern, matches it
     (folder / "u.py").write_text(SHARE)
     for name, task in TASKS.items():
         (folder / f"{name}.yaml").write_text(f"task: {name}\n{TOP}{task}", "utf-8")
@@ -152,7 +152,7 @@ def test_a_task_s_accuracy_is_that_of_the_harness(name, asked, tables):
 
 @pytest.fixture(scope="module")
 def tables():
-    """Raw tables that hold no more than measures need."""
+    """Return raw tables that hold no more than measures need."""
     import pandas as pd
 
     windows = {"nll": [1.0], "n": [1], "correct": [1], "brier": [0.0], "embedding_norm": [1.0]}

@@ -21,7 +21,7 @@ MOST = 291
 
 
 class Counted(TorchDispatchMode):
-    """Count operations by name; `_local_scalar_dense` is what every read by the host becomes."""
+    """Counts operations by name; every read by the host is a `_local_scalar_dense`."""
 
     def __init__(self):
         super().__init__()
@@ -45,11 +45,12 @@ def counted(step):
 
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_a_step_sends_few_operations_and_waits_for_none(clip, corpus, tmp_path):
-    """The model of `final`, a whole batch at once, as on a GPU; its size is no matter."""
+    """Return the model of `final` with a whole batch at once, as on a GPU. Its size does not
+    matter."""
     config = change(load_study("final").arm("none").config, "machine", micro_batch_size=1)
     config = change(config, "training", batch_size=1, gradient_clip=clip)
     run = Trainer(config, corpus, begun(config, corpus), tmp_path)
-    run.training_step()  # which makes AdamW's state
+    run.training_step()  # it makes AdamW's state
     of_step = counted(run.training_step)
     assert of_step.launched <= MOST
     assert of_step.by_name["_local_scalar_dense"] == 0
@@ -58,8 +59,7 @@ def test_a_step_sends_few_operations_and_waits_for_none(clip, corpus, tmp_path):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("wrong", [3, 10, 11])
 def test_nothing_changes_after_a_divergence(wrong, optimizer, tiny, corpus, tmp_path, monkeypatch):
-    """The loss of one step becomes infinite; later steps, made before the host looks, count for
-    nothing."""
+    """One step's loss becomes infinite. Later steps, made before the host looks, are ignored."""
     config = change(tiny, "training", iterations=24, optimizer=optimizer)
     made = begun(config, corpus)
     sound, broken = (Trainer(config, corpus, made, tmp_path / name) for name in "ab")

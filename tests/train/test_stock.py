@@ -1,5 +1,5 @@
-"""The harness's own tasks, on small data of their schema, asked of our model and of its twin in
-Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same answers."""
+"""The harness's tasks, with small data in their format, asked of our model, and of the same model
+in Hugging Face's GPT-2 through the harness's adapter: same likelihoods, same answers."""
 
 import subprocess
 import sys
@@ -73,7 +73,7 @@ TASKS = ["lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge"]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Documents, in byte pairs."""
+    """A corpus of documents, in byte pairs."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "texts").mkdir()
     for number in range(30):
@@ -90,10 +90,10 @@ def model(corpus):
 
 @pytest.fixture(scope="module")
 def peer(model, corpus, tmp_path_factory):
-    """The harness's own adapter around Hugging Face's own model, read from a folder."""
+    """Hugging Face's model, loaded from a folder, in the harness's own adapter."""
     from transformers import PreTrainedTokenizerFast
 
-    if "accelerate" not in sys.modules:  # which plays no part on one CPU, but is imported
+    if "accelerate" not in sys.modules:  # plays no part on one CPU, but is imported
         for name in ("accelerate", "accelerate.utils"):
             sys.modules[name] = ModuleType(name)
         for name in ("Accelerator", "InitProcessGroupKwargs", "find_executable_batch_size"):
@@ -114,7 +114,7 @@ def peer(model, corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def tasks(tmp_path_factory):
-    """The harness's own definitions, their data from here, and a group of two of them."""
+    """The harness's own tasks with data from this file, and a group of two of them."""
     own = Path(lm_eval.__file__).parent / "tasks"
     group = tmp_path_factory.mktemp("group")
     (group / "pair.yaml").write_text(
@@ -141,7 +141,7 @@ def tasks(tmp_path_factory):
 
 
 def table_of(model, corpus, names, shots):
-    """The table of a model's results."""
+    """Return the table of a model's results."""
     return evaluate_tasks(model, corpus, EvaluationConfig(tasks=names, shots=shots), 8)[0]
 
 
@@ -216,7 +216,7 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model, corpus):
     [
         ("hellaswagg", "", "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
         ("gsm8k", "", "evaluation.tasks: gsm8k: it asks for more than the likelihood of given"),
-        ("pair", "pair.acc@0", "plan: of evaluation.tasks, 'pair.acc@0' is"),  # of a group is none
+        ("pair", "pair.acc@0", "plan: of evaluation.tasks, 'pair.acc@0' is"),  # a group has none
         ("pair", "gsm8k.acc@0", "plan: of evaluation.tasks, 'gsm8k.acc@0' is"),
         ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
     ],
@@ -238,8 +238,8 @@ def test_a_task_without_a_share_of_right_choices_has_no_answers(model, corpus):
 @pytest.mark.parametrize(
     ("task", "shots", "block_size", "said"),
     [
-        ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54, model.block_size"),
-        ("joined", 0, 64, "a continuation has 0 tokens; it must have 1 to 384, model.block_size"),
+        ("unjudged", 0, 54, "a continuation has 55 tokens; it must have 1 to 54 (model.block"),
+        ("joined", 0, 64, "a continuation has 0 tokens; it must have 1 to 384 (model.block"),
         ("unjudged", 9, 64, "unjudged, 9-shot: "),  # there are five
     ],
 )

@@ -40,7 +40,7 @@ def test_a_killed_run_continues_to_the_same_bits(step, optimizer, tiny, corpus, 
 
 
 def test_an_interrupted_run_has_the_same_weights(tiny, corpus, tmp_path, undisturbed, capsys):
-    """By what Ctrl-C and a notebook's stop send, in the midst of a step."""
+    """The signal of Ctrl-C and of a notebook's stop button comes in the middle of a step."""
     usual = signal.getsignal(signal.SIGINT)
 
     def interrupt(config, step):
@@ -104,7 +104,7 @@ def test_arms_of_a_seed_share_weights_batches_and_budget(tiny, corpus, tmp_path,
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_training_is_adamw_on_the_mean_loss_of_its_batches(dropout, tiny, corpus, tmp_path):
     """The same steps written out: draw, cross-entropy, gradient norm, torch's plain AdamW. Each
-    step seeds its dropout anew."""
+    step seeds its dropout again."""
     config = change(tiny, "model", dropout=dropout)
     trained = train(config, corpus, 0, tmp_path)
     model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
@@ -130,7 +130,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(dropout, tiny, corpus
 
 
 def orthogonal(matrix):
-    """Five steps of Newton and Schulz with the coefficients of Jordan's post, on the wide side."""
+    """Five Newton-Schulz steps with the coefficients of Jordan's post, on the wide side."""
     x = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / x.norm()
     for _ in range(5):
@@ -140,8 +140,9 @@ def orthogonal(matrix):
 
 
 def test_muon_steps_on_matrices_and_adamw_on_the_rest(float64, tiny, corpus, tmp_path, monkeypatch):
-    """Written out: Nesterov momentum of 0.95, made orthogonal, of root mean square 0.2 times its
-    rate, which follows the schedule. (torch rounds to bfloat16: some 4 % of the path.)"""
+    """Muon written out: Nesterov momentum of 0.95, made orthogonal, scaled to a root mean square of
+    0.2 times the rate, which follows the schedule. (torch rounds to bfloat16: some 4 % of the
+    path.)"""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.double)
     fields = {"schedule": "warmup_stable_decay", "warmup_iterations": 3, "decay_fraction": 0.5}
     fields |= {"optimizer": "muon", "muon_learning_rate_ratio": 3.0, "learning_rate": 3e-3}
@@ -183,7 +184,7 @@ def test_muon_steps_on_matrices_and_adamw_on_the_rest(float64, tiny, corpus, tmp
     ],
 )
 def test_other_rounding_stays_close(section, fields, rtol, tiny, corpus, tmp_path, undisturbed):
-    """What changes rounding alone trains close to a plain run."""
+    """Settings that only change rounding train close to a plain run."""
     other = train(change(tiny, section, **fields), corpus, 0, tmp_path)
     np.testing.assert_allclose(other.trace["loss"], undisturbed.trace["loss"], rtol=rtol)
     assert (other.batches, other.diverged_at) == (undisturbed.batches, None)
@@ -198,7 +199,7 @@ def test_other_rounding_stays_close(section, fields, rtol, tiny, corpus, tmp_pat
 
 @pytest.mark.slow
 def test_neither_training_nor_counting_weights_imports_a_compiler(tmp_path):
-    """It takes a second, of every run and of each start of a sweep."""
+    """Importing it takes a second, in every run and at each start of a sweep."""
     code = (
         "import sys, pathlib, tests.conftest as shared, tests.train.samples as samples\n"
         "config = shared.RunConfig.model_validate(shared.TINY)\n"
@@ -213,13 +214,13 @@ def test_neither_training_nor_counting_weights_imports_a_compiler(tmp_path):
 def test_clipping_changes_updates_and_not_the_recorded_norm(tiny, corpus, tmp_path, undisturbed):
     clipped = train(change(tiny, "training", gradient_clip=0.01), corpus, 0, tmp_path / "clipped")
     assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
-    # AdamW forgets the scale of a gradient, not that of its square.
+    # AdamW cancels the scale of a gradient, not that of its square.
     assert clipped.trace["second_moment_mean"][0] < undisturbed.trace["second_moment_mean"][0] / 100
 
 
 @pytest.mark.parametrize(("iterations", "diverged_at"), [(12, 2), (1, 1)])
 def test_divergence_is_a_result_in_a_rerun_too(iterations, diverged_at, tiny, corpus, tmp_path):
-    """One update of that size leaves no finite logit, be it the last."""
+    """One update of that size leaves no finite logit, even if it is the last update."""
     wild = change(tiny, "training", iterations=iterations, learning_rate=1e30)
     for _ in range(2):
         trained = train(wild, corpus, 0, tmp_path / "run")
@@ -243,7 +244,7 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
         assert 0 < skipped < 20
         assert trace["skipped"][:skipped].all()  # the scale halves until it fits
         assert trace["grad_norm"].isna().tolist() == trace["skipped"].tolist()
-        assert trace["grad_norm"][skipped:].max() < 100  # and is taken out again
+        assert trace["grad_norm"][skipped:].max() < 100  # and is divided out again
     else:
         assert (len(trace), skipped) == (20, 19)
     assert (trace["second_moment_max"] == 0).sum() == skipped + (diverged_at is not None)
@@ -277,7 +278,7 @@ def test_a_schedule_is_constant_or_has_its_closed_form():
     assert get_lr(config, 100) == pytest.approx(0.2)
     stable = config.model_copy(update={"schedule": "warmup_stable_decay", "decay_fraction": 0.4})
     assert [get_lr(stable, step) for step in (0, 19)] == [1 / 20, 1.0]
-    assert {get_lr(stable, step) for step in range(20, 60)} == {1.0}  # of 101, 40.4 decay
+    assert {get_lr(stable, step) for step in range(20, 60)} == {1.0}  # 40.4 of 101 steps decay
     assert get_lr(stable, 80) == pytest.approx(0.2 + 0.8 * 20 / 40.4)
     assert get_lr(stable, 100) == pytest.approx(0.2)
     linear = stable.model_copy(update={"decay_fraction": 1.0})  # from the end of the warm-up on
@@ -286,7 +287,7 @@ def test_a_schedule_is_constant_or_has_its_closed_form():
 
 
 def test_the_dev_curve_is_of_dev_windows_and_its_cosine_of_two_quarters(tiny, corpus, tmp_path):
-    """Every fourth window from the first, against every fourth from the third."""
+    """Every fourth window from the first on, against every fourth from the third on."""
     trained = train(change(tiny, "evaluation", dev_windows=10), corpus, 0, tmp_path / "run")
     starts = [k * (len(corpus.dev) - 17) // 9 for k in range(10)]
     losses, gradients = [], []
