@@ -21,7 +21,7 @@
 #
 # To play, write some `changes` and run all cells: that trains a scratch run, which no record takes,
 # and shows it beside the unchanged run. It takes minutes for `final`, and half a minute for the arm
-# `constant` of `example`. Errors are one line that says what to fix; `%tb Context` in a new cell
+# `none,tied=true` of `example`. Errors are one line that says what to fix; `%tb Context` in a new cell
 # shows where they came from.
 
 # %%
