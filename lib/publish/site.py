@@ -1,27 +1,31 @@
-"""Runs in a browser: one table of all, one page of curves, and every executed notebook.
+"""Runs in a browser: what each study asks and what it answered, all runs, a page of curves per
+study, and every executed notebook.
 
 A paper's site is made of its records. That of one's own runs, `runs/_site/`, is made of `runs/`,
-also while they train. Pages hold all that they show and may fetch nothing. The page of a notebook
-and the curves of a study are made again only if what they are made of changed.
+also while they train. A site holds all that it shows, and fetches nothing from elsewhere. The page
+of a notebook and the curves of a study are made again only if what they are made of changed.
 """
 
+import fcntl
 import html
 import json
+import socket
 import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from itertools import product
+from math import nan
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import altair as alt
 import nbformat
 import nh3
-import pandas as pd
-from itables import options, to_html_datatable
-from itables.javascript import generate_init_offline_itables_html
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
@@ -29,28 +33,44 @@ from rich.progress import track
 from vl_convert import javascript_bundle
 
 from lib.config.errors import UserError
-from lib.config.files import atomic_write, read_json, sha256, write_text
+from lib.config.files import read_json, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
 from lib.config.paths import RUNS, TEMPLATES, listed, relative
+from lib.config.plan import Plan, read_plan
 from lib.config.schema import digest
-from lib.config.study import SCRATCH, Arm, Study, load_study
-from lib.config.yaml import Json
-from lib.figures.style import in_order, table_looks
-from lib.figures.training import thinned
-from lib.record.archive import Record, Run, executed_at, papers_named, recorded_studies
-from lib.results import STEP_FILE, raw_file, read_raw_file, status_of
+from lib.config.study import Arm, Study, load_study
+from lib.config.yaml import Json, read_yaml
+from lib.publish import curves
+from lib.publish.curves import curves_of
+from lib.record.archive import (
+    Record,
+    Run,
+    executed_at,
+    paper_of,
+    papers_named,
+    recorded_studies,
+)
+from lib.results import STEP_FILE, raw_file, status_of
+from lib.stats.answers import outcome
+from lib.stats.factorial import ENDS, Row, by_setting
 
 PAGES = TEMPLATES / "site"
 _templates = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
-ENDS = ["mean", "min", "max"]
-CODE = [sha256(path) for path in (Path(__file__), *listed(PAGES, "*"))]
+_templates.policies["json.dumps_kwargs"] = {}  # in the order of the study, not of the alphabet
+CODE = [sha256(path) for path in (Path(__file__), Path(curves.__file__), *listed(PAGES, "*"))]
 """What makes the pages."""
+VEGA = f"vega-{version('vl-convert-python')}.js"
 SECONDS = 10
-"""From one look at a study that is watched to the next."""
+"""From one look at runs that train to the next."""
+PORT = 8000
+SHOWN = [*dict.fromkeys([*MAIN, *measures_in("headline"), *measures_in("summary")])]
+"""The measures that the table of runs can show."""
 RECENT = 60.0
 """Seconds: a run that made a step within them is running."""
+_FOLDED = """{% extends "basic/index.html.j2" %}
+{% block input %}<details><summary>Code</summary>{{ super() }}</details>{% endblock %}"""
 _exporter = HTMLExporter(
-    template_name="basic", exclude_anchor_links=True, optimistic_validation=True
+    raw_template=_FOLDED, exclude_anchor_links=True, optimistic_validation=True
 )
 # nbconvert's own cleaning knows no table and no heading; and it leaves out some of what a notebook
 # may hold, such as the width of an image. So the whole page is cleaned instead, once, by nh3.
@@ -83,13 +103,18 @@ def _write(site: Path, page: str, template: str, **content: Any) -> None:
     write_text(site / page, text)
 
 
+def _is_made(page: Path, mark: str) -> bool:
+    """Return whether a page was made from what `mark` is the hash of."""
+    return page.is_file() and mark.encode() in page.read_bytes()[:1000]
+
+
 def write_notebook(site: Path, page: str, path: Path) -> str:
     """Write the page of a notebook, unless it is there already, and return its name; "" where there
     is no notebook."""
     if not path.is_file():
         return ""
-    mark, made = digest([*CODE, sha256(path)]), site / page
-    if not made.is_file() or mark.encode() not in made.read_bytes()[:1000]:
+    mark = digest([*CODE, sha256(path)])
+    if not _is_made(site / page, mark):
         body, status = notebook_html(path), status_of(path)
         said = executed_at([status]) if "commit" in status else ""
         _write(site, page, "notebook.html.j2", mark=mark, status=status, said=said, body=body)
@@ -131,60 +156,112 @@ def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
     return runs
 
 
-def row_of(study: str, run: Run, page: str) -> dict[str, Any]:
-    """Write a run as a row of the table; its arm leads to its page, if there is one."""
-    levels = {factor.rpartition(".")[2]: level for factor, level in run["levels"].items()}
-    row: dict[str, Any] = {
-        "study": study,
-        "arm": run["arm"],
-        "seed": str(run["seed"]),
-        "status": run["status"],
-        **{name: "none" if level is None else level for name, level in levels.items()},
-        **{MEASURES[m].title: run["measures"].get(m) for m in (*MAIN, *measures_in("headline"))},
+def steps_of(design: Study | None, runs: dict[str, Run], folder: Path) -> tuple[int, int]:
+    """Return how many steps the runs that a study asks for have made, and how many they take."""
+    made = asked = 0
+    for arm, seed in product(design.arms(), design.seeds) if design else ():
+        place, steps = f"{arm.id}/seed-{seed}", arm.config.training.iterations
+        asked += steps
+        if "steps" in runs[place]:
+            made += steps
+        elif (file := folder / place / STEP_FILE).is_file():
+            made += int(file.read_text("utf-8") or 0)
+    return made, asked
+
+
+def row_of(study: str, run: Run, page: str) -> Json:
+    """Write a run as a row of the table, with its measures as they are printed; `page` is that of
+    its notebook, if there is one."""
+    shown = {name: run["measures"].get(name) for name in SHOWN}
+    values = {n: MEASURES[n].text(value) for n, value in shown.items() if value is not None}
+    return {"study": study, "page": page, "measures": values} | {
+        name: str(run[name]) for name in ("arm", "seed", "status")
     }
-    # Its cells are HTML, because of the link.
-    row = {name: html.escape(v) if isinstance(v, str) else v for name, v in row.items()}
-    if page:
-        row["arm"] = f'<a href="{quote(page)}">{row["arm"]}</a>'
-    return row
 
 
-def curves_of(runs: dict[str, Run], root: Path, kept: Path) -> pd.DataFrame:
-    """Return mean, lowest and highest seed of whatever training wrote down, at up to 200 steps, by
-    variant and setting. Of the same runs they are read from the file in which they were kept."""
+def write_curves(site: Path, name: str, runs: dict[str, Run], root: Path, refresh: int) -> str:
+    """Write the page of a study's curves, unless it is there already, and return its name; "" if no
+    run has ended."""
     ended = {place: run for place, run in runs.items() if "steps" in run}
     if not ended:
-        return pd.DataFrame()
-    made_of = digest([CODE, ended])  # results have the hashes of their raw tables
-    curves = pd.read_parquet(kept) if kept.is_file() else pd.DataFrame()
-    if curves.attrs.get("made_of") != made_of:
-        curves = _mean_and_range(ended, root)
-        curves.attrs["made_of"] = made_of
-        with atomic_write(kept) as temporary:
-            curves.to_parquet(temporary)
-    levels = {run["variant"]: [*run["levels"].values(), ""][0] for run in runs.values()}
-    return in_order(curves, levels)
+        return ""
+    page = f"{name}/curves.html"
+    mark = digest([CODE, ended, refresh])  # results have the hashes of their raw tables
+    if not _is_made(site / page, mark):
+        content: Json = {"mark": mark, "study": name, "refresh": refresh, "vega": VEGA}
+        _write(site, page, "curves.html.j2", curves=curves_of(ended, root), **content)
+    return page
 
 
-def _mean_and_range(runs: dict[str, Run], root: Path) -> pd.DataFrame:
-    tables = {
-        (run["variant"], run["setting"], place, name): read_raw_file(root / place, name)
-        for (place, run), name in product(runs.items(), ("trace", "curve"))
-    }
-    table = pd.concat(tables, names=["variant", "setting", "run", "table"])
-    steps = thinned(table.pop("step"))
-    ends = table.groupby(["variant", "setting", steps], sort=False).agg(ENDS)
-    ends.columns = ends.columns.map(" ".join)
-    return ends.reset_index()
+def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
+    """Return what a study found, as rows of answer, claim, measure and estimate: the answers to the
+    hypotheses of its plan, or to its families of tests; of an exploratory one, its differences in
+    the loss, or in what its plan is about."""
+    tested = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests", ())}
+    if tested:
+        return [
+            _found(row, row["answer"], row["says"])
+            | {"more": outcome(row, plan).removeprefix(row["answer"]).strip(": ;") if plan else ""}
+            for row in map(_with_numbers, tested.values())
+        ]
+    rows = verdict.get("tests") or by_setting(verdict.get("effects", ())) or verdict["contrasts"]
+    measures = [row["measure"] for row in rows]
+    main = measures[0] if plan else next(m for m in (*MAIN, *measures) if m in measures)
+    found = []
+    for row in map(_with_numbers, rows):
+        if row["measure"] == main and not row.get("changes_sign"):
+            low, high = row["t_low"], row["t_high"]
+            word = "higher" if low > 0 else "lower" if high < 0 else "not told apart"
+            name = row.get("effect") or f"{row['arm']} - {row['baseline']}"
+            found.append(_found(row, row.get("answer", word), name) | {"more": ""})
+    return found
 
 
-def read_study(site: Path, paper: Path | None, name: str) -> Json:
-    """Read what the pages show of a study from a paper's record, or else from `runs/`, and write
-    its notebooks' pages: rows of the table, pages of the whole study, verdict, curves, and the
-    trouble with reading it."""
-    shown: Json = {"name": name, "rows": [], "notebooks": [], "curves": (), "trouble": ""}
+def _with_numbers(row: Row) -> Row:
+    """Return a row of a verdict with NaN in place of the null of JSON."""
+    return row | {key: nan for key in ENDS if row.get(key) is None}
+
+
+def _found(row: Row, answer: str, claim: str) -> Json:
+    """Return a row of `answers_of`. It is coloured as in figures, by whether the interval, as it is
+    printed, lies on the side of a cost or of a gain."""
+    measure = MEASURES[row["measure"]]
+    ends = [measure.gain(round(row[end], measure.digits)) for end in ("t_low", "t_high")]
+    colour = "helps" if min(ends) > 0 else "costs" if max(ends) < 0 else "neither"
+    estimate = measure.estimate(row)
+    about = {"answer": answer, "claim": claim.replace(" - ", " − "), "colour": colour}
+    return about | {"measure": measure.title, "estimate": estimate}
+
+
+def counted(answers: Iterable[Json]) -> str:
+    """Write how often each answer was given, such as "2 higher, 1 lower"."""
+    counts = Counter(row["answer"] for row in answers)
+    return ", ".join(f"{n} {answer}" for answer, n in counts.items())
+
+
+def question_of(name: str, design: Study | None, plan: Plan | None, paper: Path) -> tuple[int, str]:
+    """Return a study's rank in its paper's table of studies and the question that it asks there; of
+    a study that is not in one, that of its plan, or what its factors are."""
+    file = paper / "studies.yaml"
+    asked = read_yaml(file) if file.is_file() else {}
+    if name in asked:
+        return list(asked).index(name), asked[name].replace("`", "")
+    if plan:
+        return len(asked), plan.question
+    factors = " and ".join(field.rpartition(".")[2] for field in (design.factors if design else ()))
+    verb = "do" if " and " in factors else "does"
+    return len(asked), f"what difference {verb} {factors} make?" if factors else ""
+
+
+def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> Json:
+    """Read what the first page shows of a study from a paper's record, or else from `runs/`, and
+    write its other pages: question, answers, rows of the table of runs, and the trouble with
+    reading it."""
+    shown: Json = {"name": name, "rows": [], "notebooks": {}, "curves": "", "trouble": ""}
+    shown |= {"rank": 0, "question": "", "standing": "", "answers": []}
+    shown |= {"steps": (0, 0), "is_training": False}  # steps made and asked
     try:
-        design, verdict = None, RUNS / name / "verdict.json"
+        design, plan, verdict = None, None, RUNS / name / "verdict.json"
         root = folder = RUNS / name
         if paper:
             record = Record(name, paper)
@@ -192,11 +269,22 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
             verdict, design = record.verdict_file, record.parameters
         with suppress(UserError):  # its parameters may be gone, or be others now
             design = design or load_study(name)
-        shown["verdict"] = read_json(verdict) if verdict.is_file() else {}
+        if design and design.plan:
+            plan = read_plan(design.plan)
+        asked = question_of(name, design, plan, paper or paper_of(name))
+        shown["rank"], shown["question"] = asked
+        if verdict.is_file():
+            found = read_json(verdict)
+            shown["standing"] = found["standing"].lower()
+            shown["answers"] = answers_of(found, plan)
         runs = runs_of(design, folder, root)
-        shown["curves"] = curves_of(runs, root, site / name / ".curves.parquet")
+        shown["steps"] = steps_of(design, runs, folder)
+        shown["is_training"] = any(run["status"].startswith("running") for run in runs.values())
+        is_whole = all("steps" in run for run in runs.values())
+        shown["curves"] = write_curves(site, name, runs, root, 0 if is_whole else refresh)
         for path in listed(folder, "*.ipynb"):
-            shown["notebooks"].append(write_notebook(site, f"{name}/{path.stem}.html", path))
+            page = write_notebook(site, f"{name}/{path.stem}.html", path)
+            shown["notebooks"][path.stem] = page
         for run, result in runs.items():
             path = folder / run / "02_train.ipynb"
             page = write_notebook(site, f"{name}/{run}.html", path)
@@ -206,123 +294,109 @@ def read_study(site: Path, paper: Path | None, name: str) -> Json:
     return shown
 
 
-def chart_of(studies: list[Json]) -> Json:
-    """Draw the curves of one study at a time as a Vega-Lite chart: study and measure are chosen
-    above it, the legend picks variants. A line is the mean over seeds, a band reaches from the
-    lowest to the highest."""
-    table = pd.concat([study["curves"].assign(study=study["name"]) for study in studies])
-    measures = list(table.filter(like=" mean").columns.str.removesuffix(" mean"))
-    keys: Json = {}
-    every: Json = {}
-    for of in studies:
-        drawn = table_looks(of["curves"])
-        found = {f"{of['name']}: {variant}": look for variant, look in drawn.items()}
-        keys[of["name"]] = list(found)
-        every |= found
-    study = alt.param(
-        "study",
-        bind=alt.binding_select(options=list(keys), name="Study "),
-        value=next(iter(keys)),
-    )
-    measure = alt.param(
-        "measure",
-        bind=alt.binding_select(options=measures, name="Measure "),
-        value="dev_loss",
-    )
-    picked = alt.selection_point("picked", fields=["key"], bind="legend")
-    legend = alt.Legend(
-        orient="top",
-        columns=2,
-        symbolType="stroke",
-        symbolSize=600,
-        values=alt.ExprRef(f"({json.dumps(keys)})[study]"),  # of the study that is chosen
-        labelExpr="slice(datum.label, length(study) + 2)",
-    )
-    colours = alt.Scale(domain=list(every), range=[one.colour for one in every.values()])
-    dashes = alt.Scale(domain=list(every), range=[one.dashes or (1, 0) for one in every.values()])
-    base = alt.Chart().encode(
-        alt.X("step:Q", axis=alt.Axis(tickMinStep=1)),
-        alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
-        alt.Color("key:N", scale=colours, legend=legend, title=None),
-        opacity=alt.condition(picked, alt.value(1), alt.value(0.05)),
-    )
-    dash = alt.StrokeDash("key:N", scale=dashes, legend=legend, title=None)
-    lines = base.mark_line().encode(dash).add_params(picked)
-    bands = base.mark_area(fillOpacity=0.15).encode(y="min:Q", y2="max:Q")
-    data = alt.InlineData(table.to_csv(index=False, float_format="%.4g"), format={"type": "csv"})
-    ends = {end: f"toNumber(datum[measure + ' {end}'])" for end in ENDS}
-    chart = (
-        alt.layer(lines, bands, data=data)  # the legend is bound to the first
-        .transform_filter("datum.study == study")
-        .transform_calculate(key="datum.study + ': ' + datum.variant", **ends)
-        .transform_filter("isValid(datum.mean)")
-        .properties(width="container", height=300)
-        .add_params(study, measure)
-    )
-    if len(settings := list(table["setting"].unique())) > 1:
-        chart = chart.properties(width=310)
-        chart = chart.facet(alt.Facet("setting:N", title=None, sort=settings), columns=3)
-        chart.autosize = alt.AutoSizeParams(type="pad", resize=True)  # as studies differ
-    spec: Json = chart.to_dict()
-    return spec
+def write_scripts(site: Path) -> None:
+    """Write Vega's scripts beside the pages, unless they are there: it takes a second."""
+    if not (site / VEGA).is_file():
+        write_text(site / VEGA, javascript_bundle())  # type: ignore[call-arg]  # its stub asks for code
 
 
-def scripts(site: Path) -> str:
-    """Return Vega's scripts, kept beside the pages because bundling them takes a second."""
-    kept = site / f".vega-{version('vl-convert-python')}.js"
-    if not kept.is_file():
-        text = javascript_bundle()  # type: ignore[call-arg]  # its stub asks for code of one's own
-        write_text(kept, text)
-    return kept.read_text("utf-8")
-
-
-def table_html(studies: list[Json]) -> str:
-    """Write the table of all runs, to be sorted, filtered and searched."""
-    table = pd.DataFrame([row for study in studies for row in study["rows"]])
-    page = to_html_datatable(
-        table.round(4).dropna(axis="columns", how="all").fillna(""),
-        connected=False,
-        allow_html=True,
-        column_filters="header",
-        scrollX=True,
-        autoWidth=False,
-        maxBytes=0,
-    )
-    return generate_init_offline_itables_html(options.dt_bundle) + page
-
-
-def build_site(paper: Path | None, names: list[str], refresh: int = 0) -> list[Json]:
-    """Bring a site up to date, of studies of a paper's record or of `runs/`, and say where it is.
-    With `refresh` its first page loads itself again after as many seconds."""
-    site, title = (paper / "site", paper.name) if paper else (RUNS / "_site", "Your runs")
-    shown = track(names, title, disable=not sys.stdout.isatty(), transient=True)
-    studies = [read_study(site, paper, name) for name in shown]
-    drawn = [study for study in studies if len(study["curves"])]
-    chart = chart_of(drawn) if drawn else None
-    _write(site, "curves.html", "curves.html.j2", chart=chart, vega=scripts(site))
-    _write(site, "site.css", "site.css.j2", code=HtmlFormatter().get_style_defs(".highlight"))
-    content: Json = {"title": title, "studies": studies, "refresh": refresh}
-    _write(site, "index.html", "index.html.j2", table=table_html(studies), **content)
-    end = "\r" if refresh else "\n"  # a watched one is said again and again
-    print(f"In a browser        {relative(site)}/index.html", end=end, flush=True)
+def build_site(
+    paper: Path | None, names: list[str], refresh: int = 0, left: str = ""
+) -> list[Json]:
+    """Bring a site up to date, of studies of a paper's record or of `runs/`. With `refresh`, pages
+    that may change load themselves again after as many seconds; `left` is the time left."""
+    site, title = site_of(paper), paper.name if paper else "Your runs"
+    shown = track(names, title, disable=not sys.stdout.isatty() or refresh > 0, transient=True)
+    studies = [read_study(site, paper, name, refresh) for name in shown]
+    studies.sort(key=lambda study: study["rank"])
+    write_scripts(site)
+    light, dark = (HtmlFormatter(style=style) for style in ("default", "github-dark"))
+    css = {"light": light.get_style_defs(".highlight"), "dark": dark.get_style_defs(".highlight")}
+    _write(site, "site.css", "site.css.j2", **css)
+    content: Json = {"title": title, "studies": studies, "refresh": refresh, "left": left}
+    measures = {name: MEASURES[name] for name in SHOWN}
+    _write(site, "index.html", "index.html.j2", measures=measures, counted=counted, **content)
     return studies
 
 
-def main(names: list[str], watched: str | None = None) -> None:
-    """Build the site of one's own runs; of the papers named, or of all where nothing has run; or
-    that of a study in `runs/`, and of scratch runs, over and over, until Ctrl-C.
+def site_of(paper: Path | None) -> Path:
+    """Return the folder of a paper's site, or of that of one's own runs."""
+    return paper / "site" if paper else RUNS / "_site"
+
+
+def own_studies() -> list[str]:
+    """List the studies that have runs in `runs/`."""
+    return sorted({path.parents[1].name for path in RUNS.glob("*/*/seed-*")})
+
+
+def is_sweeping() -> bool:
+    """Return whether a sweep holds its log."""
+    try:
+        with (RUNS / "sweep.log").open("rb") as log:
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+
+def _server(site: Path) -> ThreadingHTTPServer:
+    """Return a server of a folder, for this machine alone, at a port that is free."""
+    handler = partial(_Quiet, directory=str(site))
+    with suppress(OSError):
+        return ThreadingHTTPServer(("127.0.0.1", PORT), handler)
+    return ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+
+def time_left(studies: list[Json], seconds: float, before: int) -> tuple[int, str]:
+    """Return how many steps the studies that are training have made, and in words how long the rest
+    takes, given that they had made `before` so many seconds ago; "" if that cannot be told."""
+    made, asked = (sum(of["steps"][i] for of in studies if of["is_training"]) for i in (0, 1))
+    if not 0 < before < made:
+        return made, ""
+    minutes = seconds / (made - before) * (asked - made) / 60
+    return made, f"about {max(1, minutes):.0f} minutes left"
+
+
+def serve() -> None:
+    """Serve the site of one's own runs at one address, brought up to date every few seconds, until
+    the sweep ends; without a sweep, until Ctrl-C."""
+    site = site_of(None)
+    site.mkdir(parents=True, exist_ok=True)
+    start, first, left = 0.0, 0, ""
+    has_swept, is_on = False, True
+    with _server(site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = server.server_port
+        while is_on:
+            sweeps = is_sweeping()
+            is_on, has_swept = sweeps or not has_swept, sweeps or has_swept
+            studies = build_site(None, own_studies(), SECONDS if is_on else 0, left)
+            made, left = time_left(studies, time.monotonic() - start, first)
+            if not start:
+                there = f"ssh -L {at}:localhost:{at} {socket.gethostname()}"
+                print(f"In a browser        http://localhost:{at}/ (over ssh: {there})", flush=True)
+                start, first = time.monotonic(), made
+            time.sleep(SECONDS)  # also at the end, so that an open page sees it
+    print(f"The sweep ended     {relative(site)}/index.html")
+
+
+def main(names: list[str]) -> None:
+    """Build the site of one's own runs; or of the papers named, or of all where nothing has run.
 
     Raises UserError, when all is built, with a line for each record that cannot be shown.
     """
-    while watched:
-        build_site(None, [load_study(watched).name, SCRATCH], SECONDS)
-        time.sleep(SECONDS)
-    own = {path.parents[1].name for path in RUNS.glob("*/*/seed-*")}
-    if own and not names:
-        build_site(None, sorted(own))
-        return
+    own = own_studies()
+    papers = [None] if own and not names else papers_named(names)
     studies = []
-    for paper in papers_named(names):
-        studies += build_site(paper, recorded_studies(paper))
-    if faults := [f"{study['name']}: {study['trouble']}" for study in studies if study["trouble"]]:
+    for paper in papers:
+        studies += build_site(paper, recorded_studies(paper) if paper else own)
+        print(f"In a browser        {relative(site_of(paper))}/index.html")
+    faults = [f"{study['name']}: {study['trouble']}" for study in studies if study["trouble"]]
+    if faults and papers != [None]:
         raise UserError("\nerror: ".join(faults))

@@ -17,10 +17,11 @@
 ./run_all.sh freeze PLAN
     Fix the studies of a plan, and draw their seeds.
         ./run_all.sh freeze myplan
-./run_all.sh site [PAPER …] [--watch STUDY] [--tensorboard DIR]
-    Show runs in a browser: yours, those of papers, or yours while they train.
-    --tensorboard writes their curves as TensorBoard's event files instead.
-        ./run_all.sh site --watch example
+./run_all.sh site [PAPER …] [--serve] [--tensorboard DIR]
+    Show runs in a browser: yours, or those of papers. --serve keeps the page of
+    yours up to date at one address, until the sweep ends. --tensorboard writes
+    their curves as TensorBoard's event files instead.
+        ./run_all.sh site --serve
 ./run_all.sh paper [PAPER …] [--add STUDY]
     Build the PDF and LaTeX of papers; begin the manuscript of a named one, or
     add a section on a study to it.
@@ -145,7 +146,7 @@ def commands() -> tuple[_Parser, Any]:
     for parser in (paper, site):
         parser.add_argument("papers", nargs="*")
     paper.add_argument("--add", metavar="STUDY")
-    site.add_argument("--watch")
+    site.add_argument("--serve", action="store_true")
     site.add_argument("--tensorboard", type=_path, metavar="DIR")
     return top, subparsers.choices
 
@@ -221,7 +222,10 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
         case "site":
             from lib.publish import site
 
-            site.main(options.papers, options.watch)
+            if options.serve:
+                site.serve()
+            else:
+                site.main(options.papers)
     return None
 
 

@@ -1,6 +1,7 @@
 """The site in a browser, from files, as a reader opens it: table, curves, accessibility."""
 
 import shutil
+from itertools import product
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -52,42 +53,70 @@ def page(browser):
     assert complaints == []
 
 
-def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(page, address):
+def test_the_table_of_runs_is_sorted_filtered_and_survives_a_reload(page, address):
     page.goto(f"{address}/index.html")
-    rows = page.locator("table.dataTable tbody tr:visible")
+    rows = page.locator("#table tbody tr:visible")
     expect(rows).to_have_count(8)
-    arm = page.get_by_placeholder("arm").first
-    arm.press_sequentially("warmup")
+    assert page.locator("#table thead th").count() == 5
+    arm = page.get_by_label("Filter by arm")
+    arm.fill("warmup")
     expect(rows).to_have_count(4)
-    measured = [run["measures"]["perplexity"] for run in Record("example").runs]
-    arm.clear()
-    expect(rows).to_have_count(8)
-    head = page.locator("th", has=page.get_by_placeholder("held-out perplexity"))
-    head.first.get_by_role("button").click()
-    texts = rows.locator("td:nth-child(7)").all_inner_texts()
-    assert [float(text) for text in texts] == pytest.approx(sorted(measured), abs=1e-3)
+    arm.fill("")
+    page.get_by_label("Measure").select_option("perplexity")
+    page.get_by_role("button", name="measure").click()
+    measured = sorted(run["measures"]["perplexity"] for run in Record("example").runs)
+    for _ in range(2):
+        texts = rows.locator("td:nth-child(5)").all_inner_texts()
+        assert [float(text) for text in texts] == pytest.approx(measured, abs=1e-3)
+        page.reload()
     rows.first.get_by_role("link").click()
     expect(page.locator("h1").first).to_contain_text("example, ")
 
 
-def test_curves_are_drawn_for_the_measure_that_is_chosen(page, address):
-    page.goto(f"{address}/curves.html")
+def test_curves_are_paired_over_the_seeds_that_all_shown_arms_have(page, address):
+    """One seed of an arm stops early, as one that diverged."""
+    page.goto(f"{address}/example/curves.html#show=difference")
     expect(page.locator("#vis svg")).to_be_visible()
-    before = page.locator("#vis svg").screenshot()
+    found = page.evaluate("""() => {
+      const seeds = study.arms.warmup_cosine.seeds;
+      seeds[0].dev_loss = seeds[0].dev_loss.slice(0, 3);
+      return points(chosen());
+    }""")
+    assert {point["variant"] for point in found} == {"warmup_cosine"}
+    assert [point["n"] for point in found[:4]] == [4, 4, 4, 3]
+    assert {point["panel"] for point in found} == {"n = 3–4 seeds"}
+    raw = Record("example").joined("curve").pivot(index="step", columns=["arm", "seed"])["dev_loss"]
+    deltas = (raw["warmup_cosine"] - raw["constant"]).drop(columns=0)
+    assert found[-1]["mean"] == pytest.approx(deltas.iloc[-1].mean(), abs=1e-4)
+    means = page.evaluate(
+        "points({ ...chosen(), show: 'mean' }).map(point => [point.variant, point.n])"
+    )
+    assert ["constant", 3] in means
+    alone = page.evaluate(
+        "points({ ...chosen(), show: 'mean', shown: ['constant'] }).map(point => point.n)"
+    )
+    assert set(alone) == {4}
+
+
+def test_curves_follow_what_is_chosen_and_a_reload_keeps_it(page, address):
+    page.goto(f"{address}/example/curves.html")
+    lines = page.locator("#vis svg .mark-line path")
+    expect(lines).to_have_count(2)
     page.get_by_label("Measure").select_option("residual_norm_2")
-    page.wait_for_timeout(500)
-    assert page.locator("#vis svg").screenshot() != before
-    page.locator("#vis svg text", has_text="warmup_cosine").click()
-    constant, warmup = page.locator("#vis .mark-line path").all()
-    expect(constant).to_have_attribute("opacity", "0.05")
-    expect(warmup).to_have_attribute("opacity", "1")
+    page.get_by_label("Show").select_option("seeds")
+    expect(lines).to_have_count(8)
+    page.get_by_label("constant").uncheck()
+    for _ in range(2):
+        expect(lines).to_have_count(4)
+        expect(page.locator("#vis svg text", has_text="residual norm 2").first).to_be_visible()
+        page.reload()
 
 
 @pytest.mark.parametrize(
     ("place", "widths"),
     [
         ("index.html", [1300, 390]),
-        ("curves.html", [1300, 390]),
+        ("example/curves.html", [1300, 390]),
         ("example/03_analysis.html", [390]),
         ("example/constant/seed-0.html", [390]),
     ],
@@ -95,9 +124,10 @@ def test_curves_are_drawn_for_the_measure_that_is_chosen(page, address):
 def test_axe_finds_nothing_and_a_phone_scrolls_only_down(page, address, place, widths):
     page.goto(f"{address}/{place}")
     rules = {"empty-table-header": {"enabled": False}}  # as pandas leaves one over an index
-    for width in widths:
+    for width, scheme in product(widths, ("light", "dark")):
+        page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 800})
         found = Axe().run(page, options={"preload": False, "rules": rules}).response["violations"]
         told = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found]
-        assert told == [], width
+        assert told == [], (width, scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
