@@ -105,7 +105,7 @@ def test_curves_follow_what_is_chosen_and_a_reload_keeps_it(page, address):
     page.get_by_label("Measure").select_option("residual_norm_2")
     page.get_by_label("Show").select_option("seeds")
     expect(lines).to_have_count(8)
-    page.get_by_label("constant").uncheck()
+    page.get_by_role("checkbox", name="constant").uncheck()
     for _ in range(2):
         expect(lines).to_have_count(4)
         expect(page.locator("#vis svg text", has_text="residual norm 2").first).to_be_visible()
