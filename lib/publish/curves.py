@@ -32,7 +32,7 @@ def curves_of(ended: dict[str, Run], root: Path) -> Json:
         table = pd.concat(tables, names=["run", None]).drop(columns=NOT_DRAWN, errors="ignore")
         means = table.groupby(["run", thinned(table.pop("step"))], sort=False).mean()
         curves["steps"][name] = steps = sorted(set(means.index.get_level_values("step")))
-        curves["measures"][name] = {column: label(column) for column in means}
+        curves["measures"][name] = {column: label(str(column)) for column in means}
         for place, part in means.groupby("run", sort=False):
             run = ended[str(place)]
             values = part.droplevel("run").reindex(steps)

@@ -259,7 +259,7 @@ def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> J
     reading it."""
     shown: Json = {"name": name, "rows": [], "notebooks": {}, "curves": "", "trouble": ""}
     shown |= {"rank": 0, "question": "", "standing": "", "answers": []}
-    shown |= {"steps": (0, 0), "is_training": False}  # steps made and asked
+    shown |= {"done": 0, "steps": (0, 0), "is_training": False}  # steps made and asked
     try:
         design, plan, verdict = None, None, RUNS / name / "verdict.json"
         root = folder = RUNS / name
@@ -280,8 +280,9 @@ def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> J
         runs = runs_of(design, folder, root)
         shown["steps"] = steps_of(design, runs, folder)
         shown["is_training"] = any(run["status"].startswith("running") for run in runs.values())
-        is_whole = all("steps" in run for run in runs.values())
-        shown["curves"] = write_curves(site, name, runs, root, 0 if is_whole else refresh)
+        shown["done"] = sum("steps" in run for run in runs.values())
+        changes = shown["done"] < len(runs)
+        shown["curves"] = write_curves(site, name, runs, root, refresh if changes else 0)
         for path in listed(folder, "*.ipynb"):
             page = write_notebook(site, f"{name}/{path.stem}.html", path)
             shown["notebooks"][path.stem] = page
@@ -360,7 +361,7 @@ def time_left(studies: list[Json], seconds: float, before: int) -> tuple[int, st
     if not 0 < before < made:
         return made, ""
     minutes = seconds / (made - before) * (asked - made) / 60
-    return made, f"about {max(1, minutes):.0f} minutes left"
+    return made, f"about {max(1, minutes):.0f} min left"
 
 
 def serve() -> None:

@@ -238,7 +238,11 @@ def test_all_is_made_again_after_an_edit_of_what_makes_it(own, monkeypatch):
 def test_own_runs_are_served_at_one_address_until_the_sweep_ends(own, monkeypatch, capsys):
     """While the sweep is on, all that may change loads itself again; a last look follows."""
     assert "location.reload" not in (own / "index.html").read_text("utf-8")
-    sweeps, seen, step = iter([True, True, False]), [], site.RUNS / UNDER_WAY[0][0] / STEP_FILE
+    sweeps, seen, step = (
+        iter([False, True, True, False]),
+        [],
+        site.RUNS / UNDER_WAY[0][0] / STEP_FILE,
+    )
 
     def look(seconds):
         said = capsys.readouterr().out
@@ -246,7 +250,7 @@ def test_own_runs_are_served_at_one_address_until_the_sweep_ends(own, monkeypatc
         index, curves = (
             urlopen(address + page).read().decode() for page in ("index.html", "mine/curves.html")
         )
-        left = re.search(r"about \d+ minutes left", index)
+        left = re.search(r"1 of 7 runs done, about \d+ min left", index)
         seen.append((address, "location.reload" in index, "location.reload" in curves, bool(left)))
         step.write_text("8", "utf-8")
 
@@ -255,11 +259,8 @@ def test_own_runs_are_served_at_one_address_until_the_sweep_ends(own, monkeypatc
     site.serve()
     (address,) = {each[0] for each in seen}
     assert re.fullmatch(r"http://localhost:\d+/", address)
-    assert [each[1:] for each in seen] == [
-        (True, True, False),
-        (True, True, False),
-        (False, False, True),
-    ]
+    looks = [(True, True, False), (True, True, False), (True, True, True), (False, False, True)]
+    assert [each[1:] for each in seen] == looks
     assert "running, step 8 of 12" in (own / "index.html").read_text("utf-8")
     assert "The sweep ended" in capsys.readouterr().out
     step.write_text("4", "utf-8")
