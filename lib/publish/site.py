@@ -196,7 +196,7 @@ def write_curves(site: Path, name: str, runs: dict[str, Run], root: Path, refres
 def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
     """Return what a study found, as rows of answer, claim, measure and estimate: the answers to the
     hypotheses of its plan, or to its families of tests; of an exploratory one, its differences in
-    the loss, or in what its plan is about."""
+    the loss, if it has them."""
     tested = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests", ())}
     if tested:
         return [
@@ -206,7 +206,7 @@ def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
         ]
     rows = verdict.get("tests") or by_setting(verdict.get("effects", ())) or verdict["contrasts"]
     measures = [row["measure"] for row in rows]
-    main = measures[0] if plan else next(m for m in (*MAIN, *measures) if m in measures)
+    main = next(m for m in ("loss", "bits_per_character", *measures) if m in measures)
     found = []
     for row in map(_with_numbers, rows):
         if row["measure"] == main and not row.get("changes_sign"):
