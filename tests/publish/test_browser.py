@@ -56,11 +56,11 @@ def page(browser):
 def test_the_table_of_runs_is_sorted_filtered_and_survives_a_reload(page, address):
     page.goto(f"{address}/index.html")
     rows = page.locator("#table tbody tr:visible")
-    expect(rows).to_have_count(8)
+    expect(rows).to_have_count(16)
     assert page.locator("#table thead th").count() == 5
     arm = page.get_by_label("Filter by arm")
-    arm.fill("warmup")
-    expect(rows).to_have_count(4)
+    arm.fill("layernorm")
+    expect(rows).to_have_count(8)
     arm.fill("")
     page.get_by_label("Measure").select_option("perplexity")
     page.get_by_role("button", name="measure").click()
@@ -78,22 +78,24 @@ def test_curves_are_paired_over_the_seeds_that_all_shown_arms_have(page, address
     page.goto(f"{address}/example/curves.html#show=difference")
     expect(page.locator("#vis svg")).to_be_visible()
     found = page.evaluate("""() => {
-      const seeds = study.arms.warmup_cosine.seeds;
+      const seeds = study.arms["layernorm,tied=true"].seeds;
       seeds[0].dev_loss = seeds[0].dev_loss.slice(0, 3);
       return points(chosen());
     }""")
-    assert {point["variant"] for point in found} == {"warmup_cosine"}
+    assert {point["variant"] for point in found} == {"layernorm"}
+    panels = {point["panel"] for point in found}
+    assert panels == {"tied=true · n = 3–4 seeds", "tied=false · n = 4 seeds"}
+    found = [point for point in found if point["panel"].startswith("tied=true")]
     assert [point["n"] for point in found[:4]] == [4, 4, 4, 3]
-    assert {point["panel"] for point in found} == {"n = 3–4 seeds"}
     raw = Record("example").joined("curve").pivot(index="step", columns=["arm", "seed"])["dev_loss"]
-    deltas = (raw["warmup_cosine"] - raw["constant"]).drop(columns=0)
+    deltas = (raw["layernorm,tied=true"] - raw["none,tied=true"]).drop(columns=0)
     assert found[-1]["mean"] == pytest.approx(deltas.iloc[-1].mean(), abs=1e-4)
     means = page.evaluate(
         "points({ ...chosen(), show: 'mean' }).map(point => [point.variant, point.n])"
     )
-    assert ["constant", 3] in means
+    assert ["none", 3] in means
     alone = page.evaluate(
-        "points({ ...chosen(), show: 'mean', shown: ['constant'] }).map(point => point.n)"
+        "points({ ...chosen(), show: 'mean', shown: ['none'] }).map(point => point.n)"
     )
     assert set(alone) == {4}
 
@@ -101,13 +103,13 @@ def test_curves_are_paired_over_the_seeds_that_all_shown_arms_have(page, address
 def test_curves_follow_what_is_chosen_and_a_reload_keeps_it(page, address):
     page.goto(f"{address}/example/curves.html")
     lines = page.locator("#vis svg .mark-line path")
-    expect(lines).to_have_count(2)
+    expect(lines).to_have_count(4)
     page.get_by_label("Measure").select_option("residual_norm_2")
     page.get_by_label("Show").select_option("seeds")
-    expect(lines).to_have_count(8)
-    page.get_by_role("checkbox", name="constant").uncheck()
+    expect(lines).to_have_count(16)
+    page.get_by_role("checkbox", name="no layer").uncheck()
     for _ in range(2):
-        expect(lines).to_have_count(4)
+        expect(lines).to_have_count(8)
         expect(page.locator("#vis svg text", has_text="residual norm 2").first).to_be_visible()
         page.reload()
 
@@ -118,7 +120,7 @@ def test_curves_follow_what_is_chosen_and_a_reload_keeps_it(page, address):
         ("index.html", [1300, 390]),
         ("example/curves.html", [1300, 390]),
         ("example/03_analysis.html", [390]),
-        ("example/constant/seed-0.html", [390]),
+        ("example/none,tied=true/seed-0.html", [390]),
     ],
 )
 def test_axe_finds_nothing_and_a_phone_scrolls_only_down(page, address, place, widths):

@@ -90,7 +90,7 @@ def paper(tmp_path_factory):
     result = {"arm": arm.id, "seed": 7, "variant": arm.variant, "levels": arm.levels}
     (done / "result.json").write_text(json.dumps(record.runs[0] | result), "utf-8")
     for name in ("trace.parquet", "curve.parquet"):
-        raw = (record.raw_folder("constant", 0) / name).read_bytes()
+        raw = (record.raw_folder("none,tied=true", 0) / name).read_bytes()
         for run in (done, runs / "mine/scale/seed-3"):
             (run / name).write_bytes(raw)
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def own(paper):
     return site.RUNS / "_site"
 
 
-@pytest.mark.parametrize(("which", "n"), [("built", 8), ("own", 3)])
+@pytest.mark.parametrize(("which", "n"), [("built", 16), ("own", 3)])
 def test_every_page_is_reached_from_the_index(which, n, request):
     folder = request.getfixturevalue(which)
     reached, waiting = set(), [folder / "index.html"]
@@ -173,22 +173,23 @@ def test_curves_are_those_of_every_seed(built):
     """Against the raw tables: each seed's values, or their means over blocks of steps."""
     curves = on_page(built / "example/curves.html")
     for name, ys in (("trace", ["loss", "grad_norm"]), ("curve", ["dev_loss", "residual_norm_2"])):
-        raw = Record("example").joined(name).query("variant == 'constant'")
+        raw = Record("example").joined(name).query("arm == 'none,tied=true'")
         steps = curves["steps"][name]
         assert 10 < len(steps) <= 200
         raw["block"] = np.array(steps)[np.searchsorted(steps, raw["step"])]
         for y in ys:
             for seed, values in raw.groupby(["seed", "block"])[y].mean().unstack().iterrows():
-                drawn = curves["arms"]["constant"]["seeds"][str(seed)][y]
+                drawn = curves["arms"]["none,tied=true"]["seeds"][str(seed)][y]
                 np.testing.assert_allclose(drawn, values[steps], rtol=1e-4)
 
 
 def test_any_measure_is_drawn_the_loss_first_and_the_baseline_is_black_and_solid(own, built):
-    columns = set(Record("example").joined("curve")) - {"arm", "variant", "setting", "seed", "step"}
-    for page, baseline in ((own / "mine", "none"), (built / "example", "constant")):
+    of_all = Record("example").joined("curve").query("arm == 'none,tied=true'")
+    columns = {*of_all.dropna(axis="columns", how="all")} - {"arm", "variant", "setting", "seed"}
+    for page, baseline in ((own / "mine", "none"), (built / "example", "none")):
         curves = on_page(page / "curves.html")
         measures = curves["measures"]["curve"] | curves["measures"]["trace"]
-        assert measures.keys() > columns - {"seconds"}
+        assert measures.keys() > columns - {"seconds", "step", "second_moment_lm_head"}
         assert next(iter(measures.items())) == ("dev_loss", "dev loss (nats)")
         looks = curves["looks"]
         assert next(iter(looks)) == baseline
@@ -310,7 +311,7 @@ def test_a_planned_study_tells_its_answers_and_studies_keep_the_order_of_their_t
 def test_a_run_s_page_names_the_commit_that_executed_its_notebook(built):
     commit = Record("example").runs[0]["provenance"]["executed"]["commit"][:12]
     said = f"Executed at commit {commit}; imports are of that commit."
-    for run in ("constant/seed-0", "warmup_cosine/seed-1"):
+    for run in ("none,tied=true/seed-0", "layernorm,tied=true/seed-1"):
         assert said in (built / "example" / f"{run}.html").read_text("utf-8")
     assert said in (PAPERS / "example/record/example/README.md").read_text("utf-8")
 
@@ -325,7 +326,7 @@ def test_a_damaged_study_says_so_and_the_others_are_shown(built, paper, tmp_path
     with pytest.raises(UserError, match=r"^broken: ReadError"):
         site.main(["paper"])
     assert "damaged" in (own / "site/index.html").read_text("utf-8")
-    assert (own / "site/example/constant/seed-0.html").is_file()
+    assert (own / "site/example/none,tied=true/seed-0.html").is_file()
 
 
 def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path):

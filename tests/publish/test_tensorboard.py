@@ -30,12 +30,12 @@ def test_every_column_of_a_run_is_a_scalar_at_its_step(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=SummaryWriter))
     tensorboard.main(["example"], tmp_path)
-    run = Record("example", PAPERS / "example").raw_folder("constant", 0)
-    scalars = written[str(tmp_path / "example" / "constant" / "seed-0")]
+    run = Record("example", PAPERS / "example").raw_folder("none,tied=true", 0)
+    scalars = written[str(tmp_path / "example" / "none,tied=true" / "seed-0")]
     trace, curve = (read_raw_file(run, name) for name in ("trace", "curve"))
-    assert len(written) == 8
+    assert len(written) == 16
     assert len(scalars) == sum(table.drop(columns="step").count().sum() for table in (trace, curve))
-    assert scalars["trace/loss", 300] == trace["loss"].iloc[-1]
+    assert scalars["trace/loss", 250] == trace["loss"].iloc[-1]
     assert scalars["curve/dev_loss", 0] == curve["dev_loss"].iloc[0]
 
 
