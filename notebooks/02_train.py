@@ -21,8 +21,8 @@
 #
 # To play, write some `changes` and run all cells: that trains a scratch run, which no record takes,
 # and shows it beside the unchanged run. It takes minutes for `final`, and half a minute for the arm
-# `none,tied=true` of `example`. Errors are one line that says what to fix; `%tb Context` in a new cell
-# shows where they came from.
+# `none,tied=true` of `example`. Errors are one line that says what to fix; `%tb Context` in a new
+# cell shows where they came from.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
