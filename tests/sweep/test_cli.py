@@ -121,7 +121,7 @@ def test_a_yaml_is_found_from_where_the_command_was_called(
         ("verify --fresh", "verify: '--fresh' is no argument of this command"),
         ("estimate", "the following arguments are required: study"),
         ("export smoke/none/0", "export: smoke/none/0 is a run; --to DIR takes its model, or"),
-        ("export smoke --to x", "run: 'smoke' names none; give STUDY/ARM/SEED"),
+        ("export smoke --to x", "run: 'smoke' names none; write STUDY/ARM/SEED"),
         ("export smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
         ("export scale", "scale is not finished; ./run_all.sh params/scale.yaml"),
         ("params/smokee.yaml", "study: 'smokee' is unknown; did you mean 'smoke'?"),
