@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -115,13 +117,16 @@ def test_residual_norms_stand_before_and_after_training(ax, training):
 
 
 @pytest.mark.slow  # reads the record
-@pytest.mark.parametrize(("study", "panels"), [("example", 4), ("final", 8)])
-def test_training_is_shown_with_embeddings_where_a_factor_is_about_them(study, panels, shown):
-    record = Record(study)
+@pytest.mark.parametrize(("levels", "panels"), [({"training.schedule": "constant"}, 4), (None, 8)])
+def test_training_is_shown_with_embeddings_if_a_factor_is_about_them(levels, panels, shown):
+    record = Record("example")
     run = record.runs[0]
+    arm = load_study("example").arm(run["arm"])
+    if levels:
+        arm = dataclasses.replace(arm, levels=levels)
     raw = read_raw(record.raw_folder(run["arm"], run["seed"]))
     trace, curve = raw["trace"], raw["curve"]
-    draw.show_training(trace, curve, load_study(study).arm(run["arm"]))
+    draw.show_training(trace, curve, arm)
     (figure,) = shown
     assert len(figure.axes) == panels
     assert len(draw.small_png(figure, 8)) < 12_000  # bytes: a record holds hundreds

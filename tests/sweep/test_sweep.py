@@ -555,7 +555,7 @@ def test_what_is_lost_heals_on_the_same_command_and_a_record_from_elsewhere_stay
     records = {path for path in before if "record" in path.parts}
     assert [path for path in records if path.read_bytes() != before[path]] == []
     status, text = copy.run_all("smoke", "--replace")
-    assert (status, "Executed notebooks  papers/smoke/record/smoke/" in text) == (0, True), text
+    assert (status, "Record              papers/smoke/record/smoke/" in text) == (0, True), text
     assert (record / "record/smoke/03_analysis.ipynb").read_bytes() not in before.values()
     figures = [path for path in before if "figures" in path.parts]
     assert {path: path.read_bytes() for path in figures} == {path: before[path] for path in figures}
