@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -271,7 +271,7 @@ class Study(RunConfig):
         return Arm(
             id=cell.name or self.arm_id(cell.levels),
             levels=cell.levels,
-            config=with_fields(config, fields, f"factors {short(cell.levels, 200)}"),
+            config=with_fields(config, fields, f"factors {short(cell.levels, 200)}", RunConfig),
             baseline=cell.baseline or self.arm_id(levels | start),
             variant=cell.name or self.arm_id({factor: levels[factor] for factor in start}),
             setting=self.arm_id(within) if within else "",
@@ -296,16 +296,19 @@ class Study(RunConfig):
         return seed
 
 
-def with_fields(content: Json, fields: Mapping[str, Any], where: str) -> RunConfig:
-    """Return a config with dotted fields set. Raises ConfigError, whose message starts with
-    `where`, if a value is not allowed."""
+C = TypeVar("C", bound=RunConfig)
+
+
+def with_fields(content: Json, fields: Mapping[str, Any], where: str, kind: type[C]) -> C:
+    """Return a config, of a run or a study, with dotted fields set. Raises ConfigError, whose
+    message starts with `where`, if a value is not allowed."""
     for name, value in fields.items():
         section, _, field = name.partition(".")
         content[section][field] = value
     try:
-        return RunConfig.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {'; '.join(explain(error, RunConfig))}") from None
+        raise ConfigError(f"{where}: {'; '.join(explain(error, kind))}") from None
 
 
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
@@ -322,7 +325,7 @@ def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
     for name in changes:
         if name not in FIELDS:
             raise ConfigError(f"changes: {suggest(name, FIELDS)}")
-    config = with_fields(arm.config.model_dump(), changes, "changes")
+    config = with_fields(arm.config.model_dump(), changes, "changes", RunConfig)
     name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
     if len(name) > MAX_ID:
         name = f"{name[: MAX_ID - 13]}-{digest(changes)[:12]}"

@@ -13,15 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from pydantic import ValidationError
-
 from lib.config.claim import ClaimStatus
 from lib.config.environment import PARENT, environment
-from lib.config.errors import ConfigError, explain
+from lib.config.errors import ConfigError
 from lib.config.files import read_json
 from lib.config.paths import OUTPUT, RUNS, output_root, relative, result_file
 from lib.config.schema import CODE
-from lib.config.study import SCRATCH, Study, load_study, scratch
+from lib.config.study import SCRATCH, Study, load_study, scratch, with_fields
 from lib.config.yaml import Json, parse_yaml
 from lib.results import RunResult
 from lib.stats.runs import read_parquet, tidy
@@ -98,13 +96,7 @@ def with_changes(study: Study, changes: Json) -> Study:
     if CODE in study.factors:
         raise ConfigError(f"factors.code: commits run as they are; copy params/{study.name}.yaml")
     content: Json = study.model_dump(exclude={"commits"}) | {"plan": None}
-    for field, value in changes.items():
-        section, _, last = field.partition(".")
-        content[section][last] = value
-    try:
-        return Study.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError("; ".join(explain(error, Study))) from None
+    return with_fields(content, changes, "changes", Study)
 
 
 def print_scratch(study: Study, runs: Runs) -> None:
