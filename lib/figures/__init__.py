@@ -8,7 +8,7 @@ from lib import exports
 __getattr__ = exports(
     __name__,
     {
-        "effects": ["differences", "interaction", "mark"],
+        "effects": ["differences", "forest", "interaction", "mark"],
         "study": ["StudyFigures"],
         "style": ["facets", "line", "variant"],
         "training": [

@@ -21,6 +21,8 @@ from lib.record.archive import papers_named
 from lib.record.verify import differences
 
 NOTEBOOK, TABLES = "findings.ipynb", "findings.json"
+SHOWN = "answers.png"
+"""The picture that the README shows."""
 
 
 def execute(paper: Path, folder: Path) -> None:
@@ -30,8 +32,9 @@ def execute(paper: Path, folder: Path) -> None:
     client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
     with kernel_environment(threads=1):
         client.execute()
-    for picture in listed(folder, "figures/findings/*.png"):  # the notebook shows it
-        picture.unlink()
+    for picture in listed(folder, "figures/findings/*.png"):
+        if picture.name != SHOWN:  # the notebook shows the others
+            picture.unlink()
     notebook.metadata.pop("language_info", None)
     nbformat.write(notebook, folder / NOTEBOOK)
 

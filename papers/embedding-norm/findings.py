@@ -42,6 +42,7 @@ from lib.config import write_json
 from lib.figures import (
     difference,
     facets,
+    forest,
     line,
     reference_lines,
     trend,
@@ -99,6 +100,54 @@ def without_each(by_seed: pd.Series) -> dict[int, dict]:
     whole, rest = estimate(by_seed), {seed: estimate(by_seed.drop(seed)) for seed in by_seed.index}
     return {seed: left for seed, left in rest.items() if side(left) != side(whole)}
 
+
+# %% [markdown]
+# ## The answers in one figure
+# The held-out loss with a layer after the embeddings less that without one, in eight settings: the
+# figure of the README. The layer is LayerNorm if a row does not name another. A mark is blue if the
+# layer helps, red if it costs, grey and hollow if the interval reaches zero.
+
+# %%
+SETTINGS = {  # study and arms of each row, from the top
+    "tied head, 2,400 steps": ("tying", "layernorm,tied=true", "none,tied=true"),
+    "untied head, 2,400 steps": ("tying", "layernorm,tied=false", "none,tied=false"),
+    "tied, half the size, own recipe, 2,400 steps": ("trained", "layernorm", "none"),
+    "tied, 600 steps": (
+        "self-vote",
+        "layernorm,tied=true,embedding_roll=0,normal",
+        "none,tied=true,embedding_roll=0,normal",
+    ),
+    "tied, 600 steps, input shifted": (
+        "self-vote",
+        "layernorm,tied=true,embedding_roll=1,normal",
+        "none,tied=true,embedding_roll=1,normal",
+    ),
+    "tied, 300 steps at 3e-3, no warm-up": (
+        "turn",
+        "layernorm,gradient_clip=none",
+        "none,gradient_clip=none",
+    ),
+    "RMSNorm, untied, rotary positions, 1,000 steps": (
+        "modern",
+        "rmsnorm,embedding_learning_rate_ratio=35.36",
+        "none,embedding_learning_rate_ratio=35.36",
+    ),
+}
+rows = []
+for label, (study, arm, baseline) in SETTINGS.items():
+    by_seed = seed_differences(runs_of(study), "loss", arm, baseline)
+    rows.append({"label": label, "study": study} | estimate(by_seed))
+keep("answers", rows, "label")
+
+table = pd.DataFrame(rows)
+table["value"] = [
+    f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
+    for mean, low, high in table[["mean_delta", "t_low", "t_high"]].to_numpy()
+]
+table["decided"] = table["t_low"] * table["t_high"] > 0
+table["gain"] = -table["mean_delta"].where(table["decided"])
+with facets("answers", FIGURES, ["loss"], [""], height=0.28 * len(table), stacked=True) as axes:
+    forest(table, "loss", axes["loss", ""])
 
 # %% [markdown]
 # ## The identity in one figure
