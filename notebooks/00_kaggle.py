@@ -19,9 +19,10 @@
 # 1. **Add Input**: your dataset of this repository. If **Internet** is off, also add the text as
 #    `tinyshakespeare.txt`, unless the study reads `synthetic`.
 # 2. **Settings → Accelerator → GPU T4 x2**.
-# 3. Set `study` and `hours` below, then **Run All**. `smoke` shows in minutes that all works.
-# 4. **Save Version → Save & Run All** runs up to 12 hours without this page.
-# 5. A study that needs longer: in the next session, **Add Input** this notebook's output and
+# 3. Set `study` and `hours` below, then **Run All**. Try `smoke` first: it takes minutes and shows
+#    that everything works.
+# 4. **Save Version → Save & Run All** runs for up to 12 hours. You can close this page.
+# 5. If the study needs longer: in the next session, **Add Input** the output of this notebook and
 #    **Run All** again. It continues.
 # 6. **Output**: download `STUDY.zip`. At home, `./run_all.sh import STUDY.zip` checks it and takes
 #    it into the record.
@@ -31,14 +32,14 @@
 
 # %% tags=["parameters"]
 study: str = "smoke"  # a name in params/, or the path of a YAML, such as "./mine.yaml"
-hours: float = 11.0  # a session ends after 12, and what runs then is lost
+hours: float = 11.0  # a session ends after 12; whatever still runs then is lost
 
 # %% [markdown]
-# On Colab, clone the repository into a folder of your Drive and open this notebook from there, so
-# that the runs are kept there. Or clone it under `/content`, and download the zip at the end.
+# On Colab, clone the repository into a folder of your Drive and open this notebook from there. Then
+# the runs are kept in that folder. Or clone it under `/content`, and download the zip at the end.
 #
-# If Internet is off and a package is missing, add a dataset of the packages as well (`pip download
-# -r requirements.lock`), and name its folder in a cell above: `%env PIP_NO_INDEX=1` and
+# If Internet is off and a package is missing, also add a dataset of the packages
+# (`pip download -r requirements.lock`). Name its folder in a cell above: `%env PIP_NO_INDEX=1` and
 # `%env PIP_FIND_LINKS=/kaggle/input/NAME`.
 
 # %%
@@ -63,7 +64,7 @@ one_line_errors()
 
 # %% [markdown]
 # ## The study
-# Runs of earlier sessions are taken up first. Look at the time left.
+# Runs of earlier sessions are copied from the inputs and continue. Watch the time left.
 
 # %%
 name = load_study(study).name
@@ -72,7 +73,7 @@ status = run_study(name, hours)
 
 # %% [markdown]
 # ## What it found
-# The verdict first, as 03_analysis says it, then the figures of 04_figures.
+# First the answers, from `03_analysis`; then the figures, from `04_figures`.
 
 # %%
 show(name, "03_analysis")
@@ -81,7 +82,7 @@ show(name, "03_analysis")
 show(name, "04_figures")
 
 # %% [markdown]
-# ## To take home
+# ## Download
 
 # %%
 pack(name, status)

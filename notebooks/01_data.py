@@ -16,8 +16,8 @@
 
 # %% [markdown]
 # # 01 · Data
-# What the models read: how long the text is, which symbols it holds, how much of the held-out part
-# also occurs in the training part, and how often a run passes over the text.
+# The text that the models read: its length, its symbols, how much of its held-out part also occurs
+# in the training part, and how often a run passes over it.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -36,11 +36,15 @@ study: str = "final"  # a name in params/
 
 # %% [markdown]
 # ## The corpora
-# One, unless the corpus is a factor; then each that an arm trains on. Known ones are verified by
-# hash. About 90 % is the training part, of which `corpus.fraction` is used. The rest is held out:
-# of one text its end, cut at a blank line into *dev*, by which choices are made, and *test*; of
-# documents about every tenth, by turns for dev and test; of files read in characters the end of
-# each. Validation perplexity is over dev and test; test perplexity stands beside it.
+# There is one corpus. If the corpus is a factor, each corpus that an arm trains on is shown. Known
+# texts are verified by hash. About 90 % is the training part; `corpus.fraction` says how much of it
+# is used. The rest is held out, in two parts: *dev*, for making choices, and *test*.
+#
+# - One text: its end, cut at a blank line into dev and test.
+# - Documents: about every tenth, alternately for dev and test.
+# - A folder read in characters: the end of each file.
+#
+# Held-out loss and perplexity are over dev and test together; those of test alone are also given.
 
 # %%
 design = load_study(study)
@@ -60,7 +64,7 @@ from lib.data import sampling_table, token_class_table
 from lib.figures import show_symbols
 
 print(claim_status(design, load_plan(design)))
-texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
+texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever their fractions
 for sha256, text in texts.items():
     print(f"{text.name}, SHA-256 {sha256}; held out: {text.held_out}")
 parts = ["characters", "train", "heldout", "dev", "test"]
@@ -69,7 +73,7 @@ sizes.map("{:,}".format).rename_axis("characters")
 
 # %% [markdown]
 # ## A sample
-# The beginning of the test part, as the models will be asked to predict it.
+# The beginning of the test part, which the models will be asked to predict.
 
 # %%
 for text in texts.values():
@@ -77,8 +81,9 @@ for text in texts.values():
 
 # %% [markdown]
 # ## Symbols
-# The vocabulary is every symbol of the training part. How often each occurs in the whole text, then
-# how often each class does in its parts; a class with no symbol in a part is n/a.
+# The vocabulary is every symbol of the training part. The figure shows how often each symbol occurs
+# in the whole text. The tables show how often each class of symbols occurs in each part; n/a means
+# that no symbol of the class occurs there.
 
 # %%
 for text in texts.values():
@@ -91,10 +96,11 @@ for name, corpus in corpora.items():
 
 # %% [markdown]
 # ## Duplication
-# How much held-out text a model could have seen word for word. Short lines (speakers' names, above
-# all) recur by nature; long lines and long windows should not. A passage (between blank lines, as a
-# document is) that stands in both parts is warned of here, and before anything trains. So is
-# held-out text whose symbols are much rarer in the training part, as of another language.
+# How much of the held-out text could a model have seen word for word? Short lines, such as
+# speakers' names, recur by nature; long lines and long windows should not. There is a warning here,
+# and before anything trains, in two cases: a passage (the text between two blank lines, or a
+# document) is in both parts; or the symbols of the held-out text are much rarer in the training
+# part, as they would be if it were in another language.
 
 # %%
 print(repetitions(result))
@@ -103,23 +109,26 @@ pd.DataFrame(shares).astype(float).style.format("{:.2%}", na_rep="n/a")
 
 # %% [markdown]
 # ## Sampling
-# Batches are windows at random places, drawn with replacement; for one seed, arms of one corpus and
-# budget draw the same ones. Well above one pass, the training part is seen again and again.
+# Batches are windows at random places, drawn with replacement. Arms with the same corpus, budget
+# and seed draw the same batches. If `passes` is well above 1, the models see the training part
+# again and again.
 
 # %%
 sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["passes"])
 
 # %% [markdown]
 # ## The task suite
-# Multiple-choice questions made of the test part, with solved examples from dev: which of some
-# places in the text does a continuation follow? Each of a set of places is right once, and the same
-# continuation is compared, so that neither a look at the places alone nor a model's bias for some
-# continuation pays. Tasks for which the corpus or the context is too small are left out and named.
+# Multiple-choice questions made from the test part, with solved examples from dev. A question shows
+# one continuation and asks which of several places in the text it follows. Within a set of
+# questions each place is right once, and the likelihoods of one continuation are compared. So a
+# model gains nothing if it looks at the places alone, or if it prefers some continuation. Tasks for
+# which the corpus or the context is too small are left out and named.
 #
-# Why 500 questions: two arms that answer a share *d* of each task's *N* questions differently
-# differ in macro accuracy over *T* tasks by at least √(Σ *d* / *N*) / *T* from seed to seed. At
-# *d* = 0.2 (measured for two arms of one seed after 300 steps) eight seeds detect 0.01; with 250
-# questions 0.013. 500 take as long as some 60 steps: shorter runs are better asked fewer.
+# Why 500 questions? Suppose that two arms answer a share *d* of each task's *N* questions
+# differently. Then their difference in macro accuracy over *T* tasks varies from seed to seed by at
+# least √(Σ *d* / *N*) / *T*. In a measurement *d* was 0.2, for two arms of one seed after 300
+# steps. With that, eight seeds detect a difference of 0.01; with 250 questions they detect 0.013.
+# Asking 500 questions takes as long as about 60 training steps, so ask fewer in shorter runs.
 
 # %%
 for name, suite in suites.items():

@@ -15,14 +15,14 @@
 # ---
 
 # %% [markdown]
-# **02 · Train one run**: one arm, one seed. With one seed, all arms start from the same weights
-# outside the embedding norm and see the same batches, so two of these notebooks differ in nothing
-# but the arm.
+# **02 · Train one run**: one arm with one seed. All arms of a seed start from the same weights
+# outside the embedding norm and see the same batches. So two of these notebooks with the same seed
+# differ only in their arm.
 #
-# To play, write some `changes` and run all cells: that trains a scratch run, which no record takes,
-# and shows it beside the unchanged run. It takes minutes for `final`, and half a minute for the arm
-# `none,tied=true` of `example`. Errors are one line that says what to fix; `%tb Context` in a new
-# cell shows where they came from.
+# To play, write some `changes` into the parameters cell and run all cells. That trains a scratch
+# run, which enters no record, and shows it together with the unchanged run. It takes minutes for
+# `final`, and half a minute for the arm `none,tied=true` of `example`. Errors are one line that
+# says what to fix; `%tb Context` in a new cell shows where they came from.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -60,9 +60,10 @@ for section, fields in this.config.changed().items():
 
 # %% [markdown]
 # ## Training
-# The provenance of the weights is written before the first step and never changed. If this cell is
-# stopped or killed, run it again: it continues from its last checkpoint to the same weights. Does
-# the loss fall as the baseline's does? A gradient norm that jumps is the first sign of trouble.
+# Does the loss fall as the baseline's does? The first sign of trouble is a gradient norm that
+# jumps. If this cell is stopped or killed, run it again: it continues from its last checkpoint and
+# ends with the same weights. The provenance of the weights is written before the first step and
+# never changes.
 
 # %%
 folder = run_folder(design.name, this.id, seed)
@@ -73,8 +74,8 @@ if trained.diverged_at:
 
 # %% [markdown]
 # ## Evaluation
-# Every held-out character, in adjacent windows of the context length: likelihood, calibration, loss
-# by length of context, norms; then the task suite through the LM-Eval harness.
+# This measures likelihood, calibration, loss by length of context, and norms, over the held-out
+# text in adjacent windows of the context length. Then the LM-Eval harness asks the task suite.
 
 # %%
 from lib.config import relative
@@ -108,8 +109,8 @@ from lib.figures import show_measurement, show_training
 show_training(trained.trace, trained.curve, this)
 
 # %% [markdown]
-# Before and after training. `norm_gain` and `norm_bias` are means over the gain and bias of the
-# embedding normalization, if it has them.
+# Before and after training. `norm_gain` and `norm_bias` are the means of the embedding norm's gain
+# and bias, if it has them.
 
 # %%
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
@@ -126,8 +127,8 @@ display(*[readable(measured.tables[name]) for name in suites_asked])
 show_measurement(measured.tables | measured.raw, this)
 
 # %% [markdown]
-# Norms at the input of block 1 by class of character, loss at shorter contexts, and how logits are
-# distributed:
+# Norms at the input of block 1 by class of character, the loss at shorter contexts, and the
+# distribution of logits:
 
 # %%
 for name in ("token_classes", "lengths", "logits"):
@@ -135,8 +136,8 @@ for name in ("token_classes", "lengths", "logits"):
 
 # %% [markdown]
 # ## What it writes
-# Change prompt, length and temperature, and run this cell again. A low temperature takes what is
-# likely, a high one tries more.
+# Change prompt, length and temperature, and run this cell again. At a low temperature the model
+# writes what is likely; at a high one it varies more.
 
 # %%
 from lib.train import random_stream

@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 03 · Analysis
-# What the runs of a study say, the answer first. If a run is missing, or if runs differ in what
-# must be equal, an error names them: all runs need the same corpus, budget and precision, and the
-# runs of a seed the same initial weights, batches, device and versions.
+# What a study's runs show: first the answer, then the details. All runs need the same corpus,
+# budget and precision. Runs of one seed also need the same initial weights, batches, device and
+# versions. If a run is missing, or differs in one of these, an error names it.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -61,26 +61,27 @@ print(claim, stats.repetitions(config.result_file("01_data", design.name)), sep=
 
 # %% [markdown]
 # ## Details
-# In the figure red is worse and blue better, and a hollow mark is undecided; 04 draws the others.
-# Differences are paired: an arm minus its baseline, two runs with the same initial weights and the
-# same batches. Intervals are *t* intervals, nominally 95 %, and not adjusted for their number.
+# In the figure above, red is worse, blue is better, and a hollow mark is undecided. `04_figures`
+# draws the other figures. Differences are paired: an arm minus its baseline, seed by seed, with the
+# same initial weights and batches. Intervals are *t* intervals, nominally 95 %, and not adjusted
+# for how many there are.
 
 # %%
 if verdict.answers:
     display(Markdown("### The answers in full"), verdict)
 if design.plan:
-    words = "### The plan\nIts commits. Check that none is later than the first run."
+    words = "### Commits of the plan\nCheck that none is later than the first run."
     display(Markdown(f"{words}\n```text\n{config.plan_log(design.plan)}\n```"))
 if design.drawn:
     names = DataFrame({"drawn seed": numbers.keys()}, [f"seed {n}" for n in numbers.values()])
-    stats.section("### Seeds\nTables number them in the order in which they were drawn.", names)
+    stats.section("### Seeds\nTables number the seeds in the order they were drawn.", names)
 
 # %%
 first = stats.loss_first(runs, plan)
 named = verdict.runs.assign(seed=runs["seed"].map(numbers))
 stats.section(
     "### Every arm\nMean ± standard deviation over seeds. Look first at how many runs diverged or "
-    "are unstable. Diverged runs are counted here, and are in no average.",
+    "are unstable. Diverged runs are counted here; no average includes them.",
     stats.summary_table(verdict.runs, first=first),
 )
 stats.section(
@@ -91,15 +92,15 @@ stats.section(
 # %%
 stats.section(
     "### Paired differences\nMean difference with its interval. Look for intervals that exclude "
-    "zero. In a confirmatory study, what you may claim depends on the adjusted p, further down. In "
-    "an exploratory one, such an interval is a hint: test it on new seeds.",
+    "zero. In a confirmatory study, what you may claim depends on the adjusted p, further down. "
+    "In an exploratory one, such an interval is a hint: test it on new seeds.",
     stats.contrast_overview(verdict.tables["contrasts"]),
 )
 stats.section(
     "### Every factor\nEach level minus its factor's first level, averaged over all settings of "
-    "the other factors; in each setting, if it changes sign. `a × b` is the interaction: how far "
-    "the difference that one makes depends on the other. If one is far from zero, a mean over "
-    "settings says little.",
+    "the other factors. If the difference changes sign between settings, each setting has its own "
+    "row. `a × b` is the interaction: how much the effect of one factor depends on the other. If "
+    "an interaction is far from zero, a mean over settings says little.",
     stats.contrast_overview(DataFrame(stats.by_setting(found["effects"]))),
 )
 
@@ -108,27 +109,27 @@ asked = verdict.tables["hypothesis_tests"].drop(
     columns=["says", "sentence", "settings", "needed_seeds"], errors="ignore"
 )
 stats.section(
-    "### Tests\nEvery hypothesis that has a test, then every test of the plan's families, with p "
-    "adjusted within the family. `refuted_p` is the p of the test that the hypothesis is false, "
-    "`negligible_p` that of the test that the difference is smaller than the smallest of interest; "
-    "`seeds` is how many would decide an undecided one. A contrast may be in two families: one "
-    "tests whether the arms differ, the other whether they differ by less than a margin.",
+    "### Tests\nFirst every hypothesis that has a test, then every test of the plan's families. p "
+    "is adjusted within a family. A small `refuted_p` shows that the hypothesis is false; a small "
+    "`negligible_p` shows that the difference is smaller than the smallest effect of interest. "
+    "`seeds` is how many would decide an undecided hypothesis. A contrast may be in two families: "
+    "one tests whether the arms differ, the other whether they differ by less than a margin.",
     stats.readable(asked, 4).T,
     stats.readable(verdict.tables["tests"], 4),
 )
 stats.section(
-    "### Every statistic of each contrast\nSee whether the tests that assume less agree; with few "
-    "seeds the bootstrap interval is too narrow. Holm-adjusted p are n/a outside a family. "
-    "`minimum_detectable_effect` is the smallest true effect that this many seeds would detect "
-    "with the plan's alpha and power, given the spread measured here.",
+    "### Every statistic of each contrast\nCheck whether the tests that assume less than the t "
+    "test agree with it. With few seeds the bootstrap interval is too narrow. Holm-adjusted p are "
+    "n/a outside a family. `minimum_detectable_effect` is the smallest true effect that this many "
+    "seeds would detect with the plan's alpha and power, given the spread measured here.",
     *stats.statistics(verdict.tables["contrasts"], first),
 )
 
 # %% [markdown]
 # ### What else the runs show
-# Beyond the plan, so exploratory. A run with a higher loss than the bigram model gains nothing
-# from longer context; a sign that changes without one seed or one task is a reason to doubt. A
-# paper's own questions are in its own notebook.
+# These tables go beyond the plan, so they are exploratory. A run with a higher loss than the bigram
+# model gains nothing from longer context. Doubt a difference if its sign changes when one seed or
+# one task is left out. A paper's own questions are in its own notebook.
 
 # %%
 for name, table in verdict.beyond.items():
@@ -137,23 +138,23 @@ for name, table in verdict.beyond.items():
 # %%
 tasks, of_stock = (stats.read_table(results, name) for name in ("tasks", "stock_tasks"))
 stats.section(
-    "### Tasks\nAccuracy per task, mean ± standard deviation over seeds, beside chance. A task "
-    "near chance cannot tell arms apart yet.",
+    "### Tasks\nAccuracy per task and that of guessing (`chance`), mean ± standard deviation over "
+    "seeds. A task near chance cannot tell arms apart yet.",
     stats.by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3),
 )
 stats.section(
-    "### Stock tasks\nEvery metric of each, mean ± standard deviation over seeds.",
+    "### Stock tasks\nEvery metric of each task, mean ± standard deviation over seeds.",
     stats.by_arm(of_stock, ["task", "shots", "metric"], "value", 4),
 )
 
 # %%
 stats.section(
-    "### Calibration\nOn all held-out characters. An error no larger than that of a perfectly "
-    "calibrated model is noise.",
+    "### Calibration\nOn all held-out characters. An error that is no larger than that of a "
+    "perfectly calibrated model is noise.",
     stats.summary_table(runs, "calibration"),
 )
 stats.section(
-    "### Loss by length of context\nIt falls as the context grows if the model uses it.",
+    "### Loss by length of context\nThe loss falls as the context grows if the model uses it.",
     stats.by_arm(stats.read_table(results, "lengths"), ["length"], "loss", 4),
 )
 
@@ -161,9 +162,9 @@ stats.section(
 curve = stats.read_parquet(design, "curve")
 own = stats.melt_columns(curve, "norm_", "own mean")
 stats.section(
-    "### Inside\nNorms at the input of block 1 by class of character, then gain and bias of the "
-    "embedding normalization. Look at how much the arms' residual streams differ in length. 04 "
-    "draws the rest.",
+    "### Inside the model\nNorms at the input of block 1 by class of character, then gain and "
+    "bias of the embedding norm. Look at how much the arms' residual streams differ in length. "
+    "`04_figures` draws the rest.",
     stats.by_arm(stats.read_table(results, "token_classes"), ["token_class"], "mean", 3),
     stats.by_arm(own, ["own mean"], "value", 4),
 )
@@ -172,7 +173,7 @@ stats.section(
 seconds = DataFrame([run.seconds for run in results]).describe()
 stats.section(
     "### What the runs were made with\nIf a row has more than one value, the runs differ in it. "
-    "Then where the time went, in seconds.",
+    "The second table says where the time went, in seconds.",
     stats.provenance_table(results),
     stats.readable(seconds.reset_index(names="seconds"), 1),
 )

@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 04 · Figures
-# Every figure for which the study has data. The words above a figure say what to look for and which
+# Every figure for which the study has data. The text above a figure says what to look for and which
 # functions draw it. Each figure is also written as PDF, for the paper, and as PNG. A variant has
-# the same colour, dashes and marker in all figures, so it can also be recognised in grey.
+# the same colour, dashes and marker in all figures, so you can recognise it without colours.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -43,7 +43,7 @@ study: str = "final"  # a name in params/
 design = load_study(study)
 figures = StudyFigures(design, collect(design))
 print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep="; ")
-shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
+shutil.rmtree(figures.folder, ignore_errors=True)  # figures of an earlier execution
 
 # %% [markdown]
 # The functions named below are in `lib/figures`, in `training.py` and `effects.py`. `study.py`
