@@ -1,7 +1,7 @@
-"""A study's runs with some fields changed: `./run_all.sh params/x.yaml training.iterations=600`.
+"""Train a study with some fields changed: `./run_all.sh params/x.yaml training.iterations=600`.
 
-These are scratch runs, as 02_train makes with `changes`: they are in `runs/.scratch/`, no study
-sees them and no record takes them. All arms and seeds are trained with the changes, and compared
+These are scratch runs, like those that 02_train makes with `changes`. They are in `runs/.scratch/`,
+and no study or record includes them. All arms and seeds are trained with the changes, and compared
 with each other.
 """
 
@@ -60,11 +60,11 @@ def run_scratch(name: str, changes: Json, jobs: int | None, *, dry_run: bool) ->
     gpus = estimate.gpus([changed], jobs)
     jobs = jobs or len(gpus) or estimate.side_by_side([changed])
     print_texts([changed])
-    print(f"{study.name}: {len(due)} of {len(runs)} scratch runs to train, in no record")
+    print(f"{study.name}: {len(due)} of {len(runs)} scratch runs to train")
     if dry_run:
         each = estimate.seconds_of(changed)
         total = sum(each[arm.baseline] for _, arm, _ in due.values()) / min(jobs, len(runs))
-        print(f"About {estimate.clock(total)}, {jobs} at once, by arithmetic")
+        print(f"About {estimate.clock(total)}, {jobs} at once (roughly)")
         print("Nothing was run: leave out -n to start")
         return 0
     require_executable([changed], is_local=True)

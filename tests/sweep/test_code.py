@@ -66,12 +66,12 @@ def test_a_dry_run_asks_which_commits_levels_are_now(checkout, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("level", "said"),
     [
-        ("nowhere", "'nowhere' is no commit, branch or tag here; `git fetch` it, or commit"),
+        ("nowhere", "'nowhere' is not a commit, branch or tag here; `git fetch` it, or"),
         ("same", "'main' and 'same' are one commit, "),
     ],
 )
 def test_what_cannot_be_an_arm_is_refused_in_one_line(level, said, checkout):
-    assert refused(resolve, design("main", level)).startswith(f"t.yaml: factors.code: {said}")
+    assert refused(resolve, design("main", level)).startswith(f"factors.code: {said}")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_name_of_two_commits_is_refused_with_both(refs, level, commit, checkou
         assert resolve(design(level)) == {level: checkout[commit]}
         return
     said = refused(resolve, design(level))
-    assert said.startswith(f"t.yaml: factors.code: '{level}' is two commits (")
+    assert said.startswith(f"factors.code: '{level}' names two commits (")
     other = "try/it" if level == "try/it" else "gone"
     assert checkout["main"][:12] in said
     assert checkout[other][:12] in said
@@ -169,7 +169,7 @@ def test_a_copy_holds_the_bytes_of_the_code_and_heals(code):
 def test_code_that_was_edited_since_a_command_began_is_not_copied(file, code):
     (code / file).unlink(missing_ok=True)
     (code / file).write_text("edited", "utf-8")
-    assert "were edited since this command began" in refused(copy_code, [asking()])
+    assert "were edited while this command started" in refused(copy_code, [asking()])
 
 
 @pytest.mark.parametrize(

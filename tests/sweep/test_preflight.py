@@ -93,10 +93,14 @@ ALIKE = {"corpus.source": ["one.txt", "two.txt"]}
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
-        ({"factors": ALIKE}, "factors: source=one.txt and source=two.txt read one text; leave one"),
+        ({"factors": {"code": ["nowhere"]}}, "factors.code: "),
+        (
+            {"factors": ALIKE},
+            "factors: source=one.txt and source=two.txt read the same text; leave",
+        ),
         (
             {"factors": {"corpus.fraction": [0.9, 0.9001]}, "corpus": "one.txt"},
-            "factors: fraction=0.9 and fraction=0.9001 read one text; leave one of them out",
+            "factors: fraction=0.9 and fraction=0.9001 read the same text; leave one out",
         ),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
@@ -311,8 +315,8 @@ def test_code_that_changed_after_a_confirmatory_study_stops_a_sweep(
         require_same_code(study)
         return
     fault = refused(require_same_code, study)
-    assert fault.startswith("code: 6 runs under plän.yaml were made by other code than today's: ")
-    assert f": {said.replace('COMMIT', made.made_at[:12])}; --replace makes them again" in fault
+    assert fault.startswith("code: 6 runs under plän.yaml were made by other code than today's; ")
+    assert f"; {said.replace('COMMIT', made.made_at[:12])}; --replace makes them again" in fault
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -411,9 +415,9 @@ def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch)
         if device == prepare(load_study("smoke")).device:
             require_executable([load_study("smoke")], is_local=True)
         else:
-            with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:
+            with pytest.raises(UserError, match=f"some runs were made on {device}, and") as error:
                 require_executable([load_study("smoke")], is_local=True)
-            assert f": set machine.device: {device}, or delete smoke" in str(error.value)
+            assert f"; set machine.device: {device}, or delete smoke" in str(error.value)
 
 
 def test_a_damaged_result_is_no_reason_to_stop(tmp_path, monkeypatch):
@@ -537,13 +541,13 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
     lines = list(estimate(tiny_study, None, None))
     config = tiny_study.arm("none").config
     model = GPT(config.model, size_of(config).symbols, None)
-    assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
+    assert lines[0] == "tiny: 2 arms × 2 seeds; the largest run has:"
     assert lines[1].split() == ["parameters", f"{count_parameters(model):,}"]
     assert lines[2].split() == ["tokens", str(12 * 4 * 16)]
     # 12 steps, four points of the curve and the rest; four runs, two at a time.
-    said = r"500\.0 ms a step, 172,800 steps a day,\n +48 s a run, 0:01:36 in all, 2 side by side"
+    said = r"500\.0 ms a step, 172,800 steps a day,\n +48 s a run, 0:01:36 in all, 2 at once,"
     assert re.search(said, "\n".join(lines))
-    assert lines[-2].startswith("Power takes a plan")
+    assert lines[-2].startswith("Power: write a plan")
     (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
     assert row == "warning: 2 seeds are too few for layernorm"
     for spread, measure, fault in (("0.5", "lossy", "--measure: 'lossy'"), ("-1", "loss", "--sp")):

@@ -54,7 +54,7 @@ CASES = {
         record.results_file.read_text("utf-8").replace('"mean":49.', '"mean":59.'), "utf-8"
     ),
     "loss.png is no longer drawn": lambda record: (record.figures / "loss.png").unlink(),
-    "trace.parquet is another, or missing": lambda record: pack(
+    "trace.parquet differs or is missing": lambda record: pack(
         set(listed(of(record).raw, "*/*/*")) - set(listed(of(record).raw, "none/*/trace.*")),
         of(record).raw,
         record.folder / RAW,
@@ -103,7 +103,7 @@ def test_01_of_runs_that_answered_another_suite_stays_under_its_commit(papers, m
     monkeypatch.setattr(renew, "made_again", lambda *_: again)
     monkeypatch.setattr(renew, "Record", lambda _: recorded)
     assert renew.renew(["tiny"]) == 0
-    assert "01 stays, whose suite d6201eb81780 the runs answered" in capsys.readouterr().out
+    assert "01 is kept: the runs answered its suite d6201eb81780" in capsys.readouterr().out
     after = contents(papers / "recorded")
     kept = next(path for path in after if path.name == "01_data.ipynb")
     assert after[kept] == before[kept]

@@ -36,7 +36,7 @@ def test_values_are_yaml_and_reach_every_arm():
         ("smoke training.iterations=[", "training.iterations=[, line 1 is not valid YAML"),
         ("smoke model.n_head=3", "changes: model: n_embd 32 must be a multiple of n_head 3"),
         ("smoke model.embedding_norm=none", "model.embedding_norm: is a factor; change its levels"),
-        ("smoke training.iterations=8 --replace", "training.iterations=8: with a field that is"),
+        ("smoke training.iterations=8 --replace", "training.iterations=8: scratch runs take only"),
         ("smokee.yaml training.iterations=8", "study: 'smokee' is unknown; did you mean 'smoke'?"),
     ],
 )

@@ -63,9 +63,9 @@ MinJobAge               = {age}
         (configured("45 sec"), "squeue", ""),
         (configured("2 sec", "accounting_storage/slurmdbd"), "squeue", ""),
         (configured("300 sec", "accounting_storage/slurmdbd"), "sacct", ""),
-        (configured("44 sec"), "squeue", "slurm: MinJobAge is 44 s and this cluster keeps no"),
-        (configured("300 sec"), "sacct", "slurm: this cluster keeps no accounts, so nobody"),
-        (configured("300 sec"), None, "slurm: this cluster keeps no accounts, so nobody"),
+        (configured("44 sec"), "squeue", "slurm: MinJobAge is 44 s, and this cluster has no"),
+        (configured("300 sec"), "sacct", "slurm: this cluster has no accounting, so the end"),
+        (configured("300 sec"), None, "slurm: this cluster has no accounting, so the end"),
         ("", "squeue", "slurm: `scontrol show config` cannot be read here"),
     ],
 )

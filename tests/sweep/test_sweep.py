@@ -199,7 +199,7 @@ def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree):
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
     status, text = tree.run_all("long", "--stop-after", "0.0015", "--until", "train")
     assert status == TIME_UP, text
-    assert text.endswith("stopped after 0.0015 hours, as asked; a rerun continues\n")
+    assert text.endswith("stopped after 0.0015 hours; the same command continues\n")
     assert not psutil.Process().children(recursive=True)
 
 
@@ -228,7 +228,7 @@ def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(tree, victim,
     text, _ = process.communicate(timeout=30)
     is_killed = number == signal.SIGKILL
     assert (process.returncode == STOPPED) != is_killed
-    assert ("a rerun tries again" if is_killed else "rerun continues") in text.splitlines()[-1]
+    assert ("tries again" if is_killed else "command continues") in text.splitlines()[-1]
     assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
@@ -246,15 +246,15 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
     assert not list(tree.root.glob("runs/hours/*/seed-*"))
     notebook.write_text(whole, "utf-8")
     status, text = tree.run_all("hours", "--until", "train")
-    assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
+    assert (status, text.startswith("First a check of five steps: hours\n")) == (0, True), text
 
 
 @pytest.mark.parametrize(
     ("clean", "of_runs", "due", "said"),
     [
         (True, [], True, ""),
-        (False, [], True, "s: commit code and parameters first: it will not be confirmatory\n"),
-        (None, [], True, "s: commit code and parameters first: it will not be confirmatory\n"),
+        (False, [], True, "s: commit code and parameters first, or it will not be confirmatory\n"),
+        (None, [], True, "s: commit code and parameters first, or it will not be confirmatory\n"),
         (True, ["a run"], True, "a run: it will not be confirmatory\n"),
         (False, [], False, ""),  # nothing runs
     ],
@@ -298,7 +298,7 @@ def test_what_is_stale_for_one_reason_is_told_once(tiny_study, monkeypatch, caps
 def test_a_full_disk_is_one_line(free, inodes, tmp_path, monkeypatch):
     disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=10**6)
     monkeypatch.setattr("os.statvfs", lambda _: disk)
-    with pytest.raises(UserError, match=r"runs/ is full; free some space and rerun$"):
+    with pytest.raises(UserError, match=r"runs/; free some, and run this again$"):
         sweep.print_failures(tmp_path)
 
 
@@ -476,8 +476,8 @@ def failed(path):
         ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
         ("result.json", of_another_seed, "seed is 0 and was 1: trained again"),
         ("result.json", of_another_loss, "result.json was changed: measured again"),
-        ("trace.parquet", cut, "trace.parquet is missing or not as it was written"),
-        ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
+        ("trace.parquet", cut, "trace.parquet is missing or was changed"),
+        ("items.parquet", Path.unlink, "items.parquet is missing or was changed"),
         ("02_train.ipynb", Path.unlink, "02_train.ipynb is unfinished (no readable notebook)"),
         ("02_train.ipynb", failed, "02_train.ipynb is failed (KeyError: 'x')"),
     ],
