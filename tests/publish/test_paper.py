@@ -123,7 +123,7 @@ def test_main_begins_only_the_paper_that_is_named(example, capsys):
     main([])
     assert not (example / "paper.md").exists()
     main(["example"])
-    assert "yours to rewrite" in capsys.readouterr().out
+    assert "a draft for you to rewrite" in capsys.readouterr().out
     written = (example / "paper.md").read_bytes()
     main(["example"])
     assert (example / "paper.md").read_bytes() == written

@@ -94,7 +94,7 @@ def test_a_claim_that_turns_stops_the_build_with_its_sentence(paper, subject, ho
         ("\n{{ findings.rates.best }}", 2, "needs a filter"),
         ("\n<!-- holds: long_run.costs supported -->\nIt costs.", 2, "did you mean 'cost'?"),
         ("<!-- holds: long_run.cost suported -->\nIt costs.", 1, "suported"),
-        ("<!-- holds: long_run.cost -->\nIt costs.", 1, "end it by supported"),
+        ("<!-- holds: long_run.cost -->\nIt costs.", 1, "end it with one of supported"),
     ],
 )
 def test_what_cannot_be_looked_up_is_named_with_its_line(paper, text, line, words_of_it):

@@ -53,7 +53,7 @@ def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny):
     before = sha256(place / "MANIFEST.sha256"), place.stat().st_ino
     done.unlink()  # as after a clone
     (place.parent / ".leftover.tiny").mkdir()
-    assert "came from elsewhere and stays" in run_tiny(tiny, "archive").stdout
+    assert "the published record is kept" in run_tiny(tiny, "archive").stdout
     assert (sha256(place / "MANIFEST.sha256"), place.stat().st_ino) == before
     assert run_tiny(tiny, "archive", "--replace").stdout == ""
     assert sha256(place / "MANIFEST.sha256") == before[0]  # the same runs give the same bytes
@@ -168,5 +168,5 @@ def test_only_what_was_made_from_the_results_that_are_here_is_archived(tiny, tmp
     notebook["metadata"]["study"]["made_from"] = {"results": "0" * 64}
     file.write_text(json.dumps(notebook), "utf-8")
     said = run_tiny(home, "archive").stderr
-    assert "03_analysis.ipynb was made from other results than those in runs/tiny; run" in said
+    assert "03_analysis.ipynb was made from other results than runs/tiny has; ./run_all.sh" in said
     assert contents(home / "papers") == before

@@ -246,4 +246,4 @@ def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp
     assert "\nAnalysis            runs/mine/03_analysis.ipynb\n" in text
     status, text = home.run_all("verify", "mine")
     assert status == 0, text
-    assert re.search("mine: as published: .* 2 runs, 2 beginnings", text), text
+    assert re.search("mine: as published: .* 2 runs, 2 initial weights and", text), text
