@@ -29,7 +29,7 @@ _CITED = re.compile(r"(?<![\w@\\`])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 def convert(markdown: str, to: str) -> str:
     """Convert Markdown to "typst" or "latex". Pandoc sets the quotes, because Typst would print the
     apostrophe of "GPT-2's" as a prime."""
-    folder = str(TEMPLATES / "paper")  # Pandoc reads %20 in a path as a space
+    folder = str(TEMPLATES / "paper")  # as working folder, because Pandoc decodes %20 in a path
     options = [f"--template=template.{to}", "--lua-filter=filter.lua"]
     if to == "latex":
         options += ["--syntax-highlighting=none", "--natbib"]
@@ -40,8 +40,8 @@ def convert(markdown: str, to: str) -> str:
 
 
 def make_files(paper: Path) -> dict[Path, bytes]:
-    """Return a paper's PDF and LaTeX and the pages that it fills, by path. The same sources give the
-    same bytes. Raises TextError if something cannot be built."""
+    """Return a paper's PDF, its LaTeX and the pages that it fills, by path. The same sources give
+    the same bytes. Raises TextError if something cannot be built."""
     template = Template(paper)
     markdown = template.render("paper.md")
     _require_references(paper, markdown)

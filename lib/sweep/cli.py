@@ -60,8 +60,8 @@ come in any order:
   --jobs N            Train N runs at once. The default is as many as cores and
                       memory, or GPUs, have room for.
   --stop-after HOURS  Stop everything after that time.
-  -n                  Only print what would run; with --verbose, also Snakemake's
-                      plan.
+  -n                  Only print what would run. With --verbose, also print
+                      Snakemake's plan.
   --replace           Put your runs in place of a published record. Without it,
                       the record is kept, and your runs stay in runs/. It also
                       makes confirmatory runs again if other code made them.
