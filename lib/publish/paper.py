@@ -17,8 +17,8 @@ import typst
 
 from lib.config.errors import UsageError, suggest
 from lib.config.files import write_bytes, write_text
-from lib.config.paths import CHECKOUT, TEMPLATES, listed, relative
-from lib.publish.template import Template, TextError
+from lib.config.paths import CHECKOUT, TEMPLATES, relative
+from lib.publish.template import Template, TextError, studies_of
 from lib.record.archive import papers_named
 
 PAGES = {"answers": "README.md", "studies": "params/README.md"}
@@ -102,11 +102,6 @@ def write_manuscript(paper: Path) -> None:
     (paper / "references.bib").touch()
     for study in studies_of(paper):
         add_section(paper, study)
-
-
-def studies_of(paper: Path) -> list[str]:
-    """List the studies that have results in a paper's folder."""
-    return [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
 
 
 def add_section(paper: Path, study: str) -> None:

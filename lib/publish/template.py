@@ -62,8 +62,7 @@ class Template:
 
     def __init__(self, paper: Path) -> None:
         self._paper = paper
-        names = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
-        self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
+        self.studies = {study: _quoted(Record(study, paper)) for study in studies_of(paper)}
         known: Json = {
             **{name.replace("-", "_"): study for name, study in self.studies.items()},
             **{path.stem: read_yaml(path) for path in listed(paper, "*.yaml")},
@@ -140,6 +139,11 @@ class Template:
         if not baseline:  # the first row of an arm has its own baseline
             baseline = next((row["baseline"] for row in rows if row["arm"] == arm), "")
         return one(rows, arm=arm, baseline=baseline, measure=measure, **fields)
+
+
+def studies_of(paper: Path) -> list[str]:
+    """List the studies that have results in a paper's folder."""
+    return sorted(path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*"))
 
 
 def _quoted(record: Record) -> Json:

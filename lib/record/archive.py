@@ -188,6 +188,7 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
     """
     record = Record(study.name)
     source = paths.study_folder(study.name)
+    # Check everything before anything of the old record is touched.
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
     raw = [path for path in listed(source / "suite", "**/*") if path.is_file()]
     for run in (runs := collect(study)):
@@ -215,15 +216,16 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
             content = files.slim(read_json(path))
             files.write_json(partial / path.relative_to(source), content, indent=None)
         pack(raw, source, partial / RAW)
-        said = executed_at(run.provenance["executed"] for run in runs)
-        (partial / README).write_text(f"Each 02_train.ipynb is kept as it was. {said}\n", "utf-8")
+        origin = executed_at(run.provenance["executed"] for run in runs)
+        text = f"Each 02_train.ipynb is kept as it was. {origin}\n"
+        (partial / README).write_text(text, "utf-8")
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
         if study.plan:
             shutil.copyfile(paths.PLANS / study.plan, partial / "plan.yaml")
         done = result_file("archive", study.name)
         if not (done.is_file() and is_replaceable(study.name)):
-            files.write_json(done, {"manifest": None})
+            files.write_json(done, {"manifest": None})  # after a kill, the record is still ours
         # From here on the record is incomplete, until the manifest is written.
         (record.folder / MANIFEST).unlink(missing_ok=True)
         for folder in (record.folder, record.figures):

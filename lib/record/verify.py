@@ -174,15 +174,15 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
     Raises UserError if a run was made with others than the record's."""
     study = record.parameters
     if (PARAMS / f"{study.name}.yaml").is_file():
-        asked = load_study(study.name).model_dump(mode="json", exclude={"machine"})
+        current = load_study(study.name).model_dump(mode="json", exclude={"machine"})
         kept = study.model_dump(mode="json", exclude={"machine"})
-        for name, stated, value in differences(kept, asked):
+        for name, stated, value in differences(kept, current):
             yield f"parameters: {name} is {stated}, params/{study.name}.yaml says {value}"
     if study.plan:
         kept = read_yaml(record.folder / "plan.yaml")
-        asked = read_yaml(PLANS / study.plan)
-        asked["deviations"] = kept["deviations"] = None  # deviations may be added at any time
-        for name, stated, value in differences(kept, asked):
+        current = read_yaml(PLANS / study.plan)
+        current["deviations"] = kept["deviations"] = None  # deviations may be added at any time
+        for name, stated, value in differences(kept, current):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
     check(study, [RunResult.model_validate(run) for run in record.runs])
     report.recomputed["runs"] += len(record.runs)
@@ -217,7 +217,7 @@ def verify_run(run: Run, folder: Path, notebook: Path, report: Report) -> Iterat
             yield f"{run_name(run)}: {name} is not the file that belongs to its result"
     for name, stated, value in differences(shown_result(read_json(notebook)), attested(run)):
         yield f"{run_name(run)}: its notebook prints {name} {stated}, result.json says {value}"
-    computed = nan_to_none(measures_of(read_raw(folder)))
+    computed = nan_to_none(measures_of(read_raw(folder)))  # as JSON has it
     for name, stated, value in differences(run["measures"], computed, report):
         yield f"{run_name(run)}: {name} is {stated}, but its raw tables give {value}"
     report.recomputed["measures"] += len(computed)

@@ -58,6 +58,7 @@ def copy_code(studies: Iterable[Study]) -> Path:
     Raises EditedError if the code was edited after this process started.
     """
     copy = COPIES / digest(imported_code())[:16]
+    # Delete older copies, and this one if it was damaged; worktrees of commits stay.
     for other in COPIES.glob("*/"):
         is_commit = re.match("[0-9a-f]{40}", other.name)
         if not is_commit and (other != copy or hash_code(copy) != imported_code()):
@@ -71,8 +72,8 @@ def copy_code(studies: Iterable[Study]) -> Path:
                     ROOT / name, target
                 )  # without the mode: Kaggle's inputs are read-only
                 target.chmod(0o444)  # so that nobody edits the copy by mistake
-    asked = {study.name: files_of(study) for study in studies}
-    write_json(SWEEP, {"checkout": str(CHECKOUT), "git": ask_git(), "files": asked})
+    hashes = {study.name: files_of(study) for study in studies}
+    write_json(SWEEP, {"checkout": str(CHECKOUT), "git": ask_git(), "files": hashes})
     # Compare after asking git: if nothing changed until now, its answer is true of the copy.
     if not imported_code() == hash_code(copy) == hash_code(ROOT):
         fault = "lib or notebooks were edited while this command started"
@@ -97,9 +98,9 @@ def files_of(study: Study) -> dict[str, str]:
 def require_as_asked(study: Study) -> None:
     """Raise ConfigError if a study's parameters, plan, tokenizers or tasks were edited after the
     sweep started."""
-    now, asked = files_of(study), read_json(SWEEP)["files"].get(study.name, {})
-    for name in asked | now:
-        if now.get(name) != asked.get(name):
+    now, before = files_of(study), read_json(SWEEP)["files"].get(study.name, {})
+    for name in before | now:
+        if now.get(name) != before.get(name):
             fault = f"{name}: was edited while the sweep ran"
             raise ConfigError(f"{fault}; restore it, or start the sweep again when it has ended")
 
@@ -184,6 +185,7 @@ def tree_of(commit: str) -> Path:
         texts = tree / "data"
         if not (texts.exists() or texts.is_symlink()):  # older code looks for texts in its own tree
             texts.symlink_to(output_root() / "data")
+        # An edited worktree would not be the commit that results name.
         head = (git("-C", str(tree), "rev-parse", "HEAD") or "").strip()
         if head != commit or not is_as_committed("lib", "notebooks", top=tree):
             raise UserError(f"code: runs/.code/{commit} was edited; delete that folder")
@@ -207,5 +209,6 @@ def run_module(tree: Path, output: str, *words: str) -> None:
     done = subprocess.run(command, cwd=tree, env=variables, capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        said = [line for line in lines if line.startswith(("error: ", "FAILED "))] or lines[-1:]
-        raise UserError(said[0].removeprefix("error: "))
+        # Our own errors are one line; anything else ends with the exception's line.
+        errors = [line for line in lines if line.startswith(("error: ", "FAILED "))] or lines[-1:]
+        raise UserError(errors[0].removeprefix("error: "))

@@ -56,8 +56,8 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
     corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
     if (n := study.evaluation.items_per_task) == 0:
         return corpora, []
-    asked = {(config.corpus, config.model.block_size) for config in configs}
-    return corpora, sorted({prepare_suite(corpus_of(c), n, size)[1]["hash"] for c, size in asked})
+    pairs = {(config.corpus, config.model.block_size) for config in configs}
+    return corpora, sorted({prepare_suite(corpus_of(c), n, size)[1]["hash"] for c, size in pairs})
 
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
@@ -164,6 +164,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     if any(study.machine.processes != 1 for study in studies):
         return [names]
     each = names.split(",")
+    # GPUs take turns in the list: 0, 1, 0, 1.
     needed = CONTEXT + 2 * _most_memory(studies)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
@@ -202,7 +203,7 @@ def trial(arm: Arm) -> Trial:
     from lib.train.machine import require_devices
 
     fields: Any = arm.config.model_dump()
-    fields["evaluation"]["interval"] = 1
+    fields["evaluation"]["interval"] = 1  # so that the few steps also time the dev curve
     machine = machine_of(arm.config)
     fields["machine"]["device"] = machine.device
     try:
@@ -289,7 +290,7 @@ def time_of(study: Study) -> Iterator[str]:
         return
     seconds = seconds_of(study, tried).values()
     jobs = len(gpus([study], None)) or side_by_side([study])
-    total = max(max(seconds), len(study.seeds) * sum(seconds) / jobs)
+    total = max(max(seconds), len(study.seeds) * sum(seconds) / jobs)  # at least the longest run
     name = describe(machine_of(study)).device_name
     daily = 86_400 / tried.step
     yield f"  time        on {name}: {1000 * tried.step:,.1f} ms a step, {daily:,.0f} steps a day,"
@@ -309,7 +310,7 @@ def amount(size: float) -> str:
 
 def seconds_to_write(size: float) -> float:
     """Measure how long it takes to hash a checkpoint and to write it to the disk of `runs/`."""
-    sample = bytes(min(int(size), 2**26))
+    sample = bytes(min(int(size), 2**26))  # a part of it, at most 67 MB
     with tempfile.TemporaryFile(dir=output_root()) as file:
         start = time.perf_counter()
         hashlib.sha256(sample)
@@ -327,6 +328,7 @@ def shortened(study: Study) -> Study:
     for field, most in _SHORT.items():
         content["training"][field] = min(content["training"][field], most)
         if (factor := f"training.{field}") in levels:
+            # The arms must still differ.
             levels[factor] = [most + i for i in range(len(levels[factor]))]
     kept = [e for e in study.exclude if all(level in levels[f] for f, level in e.items())]
     content |= {"factors": levels, "exclude": kept, "seeds": study.seeds[:2], "plan": None}
@@ -376,8 +378,8 @@ def estimate(
     if measure and measure not in known:
         raise UsageError(f"--measure: {suggest(measure, known)}")
     plan = plan or Plan.model_validate(proposed_plan(study, measure))
-    asked = {name: h for name, h in plan.bound.items() if measure in (None, h.measure)}
-    yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
+    chosen = {name: h for name, h in plan.bound.items() if measure in (None, h.measure)}
+    yield from power(plan.model_copy(update={"hypotheses": chosen}), study, effect, spread)
 
 
 def power(plan: Plan, study: Study, effect: float | None, spread: str | None) -> Iterator[str]:

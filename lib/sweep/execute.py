@@ -73,7 +73,7 @@ def execute(
     """
     parameters: dict[str, Any] = {"study": study.name}
     result = result_file(notebook, study.name, arm, seed)
-    if ROOT.parent == COPIES:
+    if ROOT.parent == COPIES:  # this process runs from a sweep's copy of the code
         require_as_asked(study)
     if arm:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
@@ -97,6 +97,7 @@ def execute(
     plan = load_plan(study)
     start = time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
+    # A run's own result has the hashes of its code and text; these notebooks have only the stamp.
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
     with own_gpu() if arm else nullcontext() as gpu:
         visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
@@ -109,7 +110,7 @@ def execute(
     if not reason and not result.is_file():
         reason = f"the notebook wrote no {relative(result)}"
     if arm and not reason:
-        stamp["result"] = sha256(result)
+        stamp["result"] = sha256(result)  # so that a result edited later is noticed
     _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
     if reason:
         result.unlink(missing_ok=True)
@@ -197,10 +198,10 @@ def own_gpu() -> Iterator[str | None]:
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))
     for place, name in itertools.cycle(enumerate(names)):
         try:
-            held = file_lock(RUNS / f".gpu-{place}.lock").acquire(timeout=0.1)
+            lock = file_lock(RUNS / f".gpu-{place}.lock").acquire(timeout=0.1)
         except Timeout:
-            continue
-        with held:
+            continue  # try the next place, in turn, until one is free
+        with lock:
             yield name
         return
     yield None

@@ -92,14 +92,14 @@ def pack(study: str, status: int) -> None:
     """Write a study to `STUDY.zip`: its runs, parameters and plan, without the checkpoints of
     finished runs. Print what to do with it. Raises UserError if the sweep failed."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
-    asked = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
+    params = {f"{study}.yaml": PARAMS / f"{study}.yaml"}
     if plan:
-        asked[f"plans/{plan}"] = paths.PLANS / plan
+        params[f"plans/{plan}"] = paths.PLANS / plan
     with (
         files.atomic_write(target) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
-        for name, path in asked.items():
+        for name, path in params.items():
             packed.writestr(f"params/{name}", path.read_text("utf-8").removeprefix(COPY))
         for path in (path for path in listed(folder, "**/*") if path.is_file()):
             parts = path.relative_to(folder).parts
@@ -162,6 +162,7 @@ def _import(source: Path, params: Path) -> Study:
     """Add the runs in the folder `source`, with parameters and plan from the folder `params`.
     Return the study."""
     name, runs, plans = source.name, study_folder(source.name), params / "plans"
+    # Check the runs before anything is written here.
     for run in listed(source, "*/seed-*"):
         result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
         for fault in verify_run(result, run, notebook, Report(name)):
