@@ -7,6 +7,7 @@ by today's code, from this corpus, with these parameters. File times decide noth
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from filelock import Timeout
 from rich.console import Console
@@ -35,7 +36,7 @@ from lib.config.paths import ROOT, RUNS, executed_notebook, relative, result_fil
 from lib.config.provenance import git_state, measure_key, train_key
 from lib.config.schema import RunConfig
 from lib.config.study import Arm, Study
-from lib.config.yaml import read_yaml
+from lib.config.yaml import Json, read_yaml
 from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
@@ -131,14 +132,14 @@ def run_sweep(sweep: Sweep) -> int:
         summarise(study)
     papers = sorted({f"paper-{study.paper}.txt" for study in studies})
     site, *rest = (RUNS / name for name in ("site.txt", *papers))
-    print(_said(site), end="")
+    print(_printed(site), end="")
     for study in studies:
         print_places(study)
-    print(*map(_said, rest), sep="", end="")
+    print(*map(_printed, rest), sep="", end="")
     return 0
 
 
-def _said(file: Path) -> str:
+def _printed(file: Path) -> str:
     """Return the output of a command about the files that it made, as the Snakefile kept it."""
     return file.read_text("utf-8") if file.is_file() else ""
 
@@ -149,6 +150,7 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
 
     Raises UserError if the sweep of five steps fails, or if the code was edited meanwhile.
     """
+    # Nothing here starts Snakemake or imports torch until something is due.
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale, replaces=sweep.replace)
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
@@ -176,24 +178,39 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
         print(f"Measuring what runs need on the cluster: {', '.join(trained)}", flush=True)
     asks = [estimate.asks(study, tries=study.name in trained) for study in studies]
     _set_clocks_back(studies)
-    copy = copy_code(studies)
+    copy = copy_code(studies)  # from here on, edits of the code change nothing
     command = snakemake_command(copy, studies, sweep, stale, jobs, asks)
     is_long = sweep.is_local and seconds_of(due) / (jobs or 1) > LONG
     if is_long and paths.OUTPUT not in os.environ:  # OUTPUT is set: this is that short sweep
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    told = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
+    return run_snakemake(command, copy, sweep, gpus, due, later, len(runs), log)
+
+
+def run_snakemake(
+    command: list[str],
+    copy: Path,
+    sweep: Sweep,
+    gpus: list[str],
+    due: Runs,
+    later: Mapping[Path, str],
+    total: int,
+    log: IO[bytes],
+) -> int:
+    """Run Snakemake with a copy of the code, and show its progress (see `follow`); return its exit
+    status."""
+    variables = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
     if sweep.is_local:
-        told[PARENT] = str(os.getpid())
+        variables[PARENT] = str(os.getpid())  # so that everything ends if this process is killed
     snakemake = subprocess.Popen(
         command,
-        env=environment(PYTHONPATH=str(copy), **told),
+        env=environment(PYTHONPATH=str(copy), **variables),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        start_new_session=True,
+        start_new_session=True,  # so that Ctrl-C reaches only this process
     )
     try:
-        is_stopped = not follow(snakemake, due, later, len(runs), sweep.stop_after, Path(log.name))
+        is_stopped = not follow(snakemake, due, later, total, sweep.stop_after, Path(log.name))
     finally:  # jobs on this machine end with Snakemake (see `end_with_parent`)
         if not sweep.is_local:
             snakemake.send_signal(signal.SIGINT)  # then it cancels its jobs on the cluster
@@ -248,9 +265,11 @@ def snakemake_command(
     stale: Mapping[Path, str],
     jobs: int | None,
     asks: Iterable[str],
+    changes: Json | None = None,
 ) -> list[str]:
     """Return the command with which Snakemake makes what is missing or stale, with the code in the
     folder `code`. `asks` has what runs of each study request from a cluster: see `estimate.asks`.
+    With `changes`, it only trains scratch runs.
     """
     command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
     # --nolock, because Snakemake's own lock stays after a kill; that of `only_sweep` does not.
@@ -262,7 +281,9 @@ def snakemake_command(
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
     command += [f"asks={','.join(asks)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}"]
-    for flag in sweep.flags:  # such as --until train
+    if changes:  # in hexadecimal, because Snakemake parses values in a way of its own
+        command += [f"changes={json.dumps(changes).encode().hex()}"]
+    for flag in sweep.flags:  # `--until train` means all rules that train
         command += turns(studies) if flag == "train" else [flag]
     forced = [*stale, *(archived_file(study.name) for study in studies if sweep.replace)]
     return command + (["--forcerun", *map(str, forced)] if forced else [])
@@ -296,7 +317,7 @@ def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> di
     made = dict[Path, str]()
     papers = set[Path]()
     for study in studies:
-        again = False
+        again = False  # once it is true, everything later is made again
         has_runs = any(study is of for of, *_ in due.values())
         for path, word in {
             result_file("01_data", study.name): "data",
@@ -335,6 +356,7 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     happens now; "" if it counts."""
     file = result_file("02_train", study.name, arm.id, seed)
     corpus, commit = execute.corpus_of(arm.config.corpus), study.commit_of(arm)
+    # What the run should be, and below (`was`) what its result says that it is.
     wanted = {
         **identity_fields(study, arm, seed),
         "corpus": corpus.sha256,
@@ -352,6 +374,7 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
             "corpus": trained["corpus_sha256"],
             "tokenizer": trained.get("tokenizer_sha256"),
             "code": trained.get("code"),
+            # An arm that is a commit has its own code; "code" above compares the commit.
             "training code": wanted["training code"] if commit else trained["training_digest"],
             "measuring code": wanted["measuring code"] if commit else executed["measuring_digest"],
         }
@@ -479,15 +502,8 @@ def _set_clocks_back(studies: Iterable[Study]) -> None:
             os.utime(path)
 
 
-class Polled(Protocol):
-    """What `follow` follows: a process, or several that are polled like one."""
-
-    def poll(self) -> int | None:
-        """Return None while it runs."""
-
-
 def follow(
-    snakemake: Polled,
+    snakemake: subprocess.Popen[bytes],
     due: Runs,
     later: Mapping[Path, str],
     total: int,
