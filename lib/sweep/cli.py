@@ -118,7 +118,7 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
         with suppress(ValueError):
             if 0 < (number := kind(text)) < float("inf"):
                 return number
-        raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; give a number above 0")
 
     return parse
 

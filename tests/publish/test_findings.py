@@ -1,4 +1,4 @@
-"""A paper's notebook finds again what is committed, or it is named."""
+"""A paper's notebook gives what is committed, or the difference is named."""
 
 import ast
 import json
@@ -26,7 +26,7 @@ drawing = zlib.compress(b"0 0 m 1 2 l S " * 9, level=6)
 
 
 def drawn(line):
-    """What a PDF of a drawing looks like, packed as another build of zlib would."""
+    """Return a PDF of a drawing, packed as by another build of zlib."""
     return b"%PDF\nstream\n" + zlib.compress(line * 9, level=1) + b"\nendstream"
 
 

@@ -1,5 +1,5 @@
-"""Verify finds an honest record as published, and names any change in it, even if all other files
-were carefully made to fit."""
+"""`verify` accepts an honest record and names any change in it, even if all other files were made
+to fit."""
 
 import functools
 import json
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 
 PRINTED = ("cells", 0, "outputs", 0, "data", "application/json")
-"""Where a notebook of a run prints its result."""
+"""Path in a run's notebook to the result that it prints."""
 
 
 class Forger:
-    """A copy of the recorded study in its own paper, to be forged."""
+    """A copy of the recorded study in a paper of its own, to change."""
 
     def __init__(self, paper):
         self.record, self.raw = Record("tiny", paper), paper / "raw"
@@ -159,7 +159,7 @@ UNSUMMED = (figure, manifest)
 
 @pytest.fixture(scope="session")
 def reports(tiny):
-    """The reports for all cases, which are papers beside the honest one."""
+    """The reports for all cases; each is a paper next to the honest one."""
     for case in (nothing, *CASES):
         paper = tiny / "papers" / case.__name__
         shutil.copytree(tiny / "papers" / "paper", paper)
@@ -233,7 +233,7 @@ def test_every_fault_is_printed(capsys):
     assert ["error: nowhere: " in said, "error: neither: " in said] == [True, True]
 
 
-# ---- what this machine refuses is no fault of a record
+# ---- if this machine refuses something, that is not a fault of a record
 
 
 def refuse(error):

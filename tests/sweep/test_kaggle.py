@@ -1,5 +1,5 @@
-"""A session on Kaggle runs a study from read-only inputs, the next continues it, and what they
-leave enters the record at home only as it was made."""
+"""A session on Kaggle runs a study from read-only inputs, and the next one continues it. At home
+their runs enter the record only if they are unchanged."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.record.conftest import run_tiny, tiny  # noqa: F401
 
 
 def rewritten(file, name, where, change):
-    """Write a copy of a zip in which a file, or all of a folder, is changed; None leaves it out."""
+    """Write a copy of a zip with a file, or all files of a folder, changed; None leaves it out."""
     to = file.with_name(f"{name}.zip")
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
         for member in old.namelist():
@@ -175,8 +175,8 @@ def set_writable(folder, writable):
 
 
 def run_session(top, hours, *outputs):
-    """Run 00_kaggle as by hand for a study beside it, from inputs that cannot be written; return
-    the working folder, and all that was shown as text."""
+    """Run 00_kaggle for a study beside it, as by hand, from read-only inputs. Return the working
+    folder, and all output as text."""
     inputs, working = top / "input", top / "working"
     repository = inputs / "datasets" / "owner" / "embedding-norm"
     copy_repository(repository)
@@ -214,7 +214,7 @@ def run_session(top, hours, *outputs):
 def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp_path, monkeypatch):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
     monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # so that nothing can be downloaded
     for name in ("PYTHONPATH", "STUDY_HEADLESS", "VIRTUAL_ENV"):
         monkeypatch.delenv(name, raising=False)
     first, text = run_session(tmp_path / "one", 1.0)
@@ -234,7 +234,7 @@ def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp
         for top in (first, second)
         for arm in ("none", "layernorm")
     }
-    assert results[first, "none"] == results[second, "none"]  # and so was not made again
+    assert results[first, "none"] == results[second, "none"]  # so it was not made again
     again = results[second, "layernorm"]
     assert again["final_weights"] == results[first, "layernorm"]["final_weights"]
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def papers(tiny, tmp_path):  # noqa: F811
-    """The paper of the tiny study twice: as it is recorded, and as made again."""
+    """Copy the tiny study's paper twice: as recorded, and as made again."""
     for name in ("recorded", "again"):
         shutil.copytree(tiny / "papers" / "paper", tmp_path / name)
     again = Record("tiny", tmp_path / "again")
@@ -28,7 +28,7 @@ def papers(tiny, tmp_path):  # noqa: F811
 
 
 def edit(change):
-    """Change the verdict of the record that is made again."""
+    """Return a function that changes the verdict of the new record."""
 
     def apply(record):
         content = read_json(record.verdict_file)
@@ -39,7 +39,7 @@ def edit(change):
 
 
 def of(record):
-    """Return the record of which this one was made again."""
+    """Return the old record of a new one."""
     return Record("tiny", record.paper.with_name("recorded"))
 
 
@@ -78,7 +78,9 @@ def test_a_record_of_which_anything_differs_is_kept_as_it_was(fault, papers, mon
 def test_of_an_equal_one_come_shared_notebooks_figures_results_and_manifest(
     papers, monkeypatch, capsys
 ):
-    edit(lambda v: v.update(of_today=[]))(Record("tiny", papers / "again"))  # more is no fault
+    edit(lambda v: v.update(of_today=[]))(
+        Record("tiny", papers / "again")
+    )  # new values are no fault
     before, again = contents(papers / "recorded"), contents(papers / "again")
     monkeypatch.setattr(renew, "made_again", lambda *_: Record("tiny", papers / "again"))
     monkeypatch.setattr(renew, "Record", lambda name: Record(name, papers / "recorded"))
@@ -129,5 +131,5 @@ def test_a_record_is_made_again_from_its_raw_tables_by_the_notebooks_of_today(ti
     notebook = json.loads((paper / "record/tiny/03_analysis.ipynb").read_text("utf-8"))
     assert len(notebook["cells"]) > 10
     assert {*Record("tiny", paper).manifest} == {*Record("tiny", paper).files}
-    said = read_json(tiny / "runs/tiny/archive.json")["manifest"]  # it is still one's own
+    said = read_json(tiny / "runs/tiny/archive.json")["manifest"]  # it is still ours
     assert said == sha256(paper / "record/tiny" / MANIFEST)

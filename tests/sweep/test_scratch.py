@@ -1,5 +1,5 @@
-"""Fields on the command line change all runs of a study, as `changes` do in 02_train, and leave the
-study as it is."""
+"""Fields on the command line change all runs of a study, like `changes` in 02_train. The study
+stays unchanged."""
 
 import re
 
