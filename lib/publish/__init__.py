@@ -1,4 +1,4 @@
-"""What is published of the record: the paper, the READMEs' answers, and the site.
+"""Build what readers see of the record: the paper, the answers in the READMEs, and the site.
 
-Imports `lib.record` and the rooms below it, and no torch. Start reading at `paper`, or at `site`.
+Imports `lib.record` and the rooms below it, never torch. Start reading at `paper` or at `site`.
 """

@@ -1,7 +1,7 @@
-"""A paper's own notebook: `findings.ipynb` beside it asks the recorded studies what only it asks.
+"""Execute a paper's own notebook, `findings.ipynb`, which asks questions across recorded studies.
 
-It writes `findings.json`, which the paper quotes, and `figures/findings/` into the folder in which
-it is executed. It is committed with its outputs; `check` executes it again and compares.
+The notebook writes `findings.json`, which the paper quotes, and `figures/findings/` to the folder
+in which it is executed. It is committed with its outputs; `check` executes it again and compares.
 """
 
 import re
@@ -26,21 +26,22 @@ SHOWN = "answers.png"
 
 
 def execute(paper: Path, folder: Path) -> None:
-    """Execute a paper's notebook in a folder, which gets the notebook and what it writes."""
+    """Execute a paper's notebook in a folder, and write the notebook and its files there."""
     notebook = nbformat.read(paper / NOTEBOOK, as_version=4)
     where = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
     with kernel_environment(threads=1):
         client.execute()
     for picture in listed(folder, "figures/findings/*.png"):
-        if picture.name != SHOWN:  # the notebook shows the others
+        if picture.name != SHOWN:  # the others are also inside the notebook
             picture.unlink()
     notebook.metadata.pop("language_info", None)
     nbformat.write(notebook, folder / NOTEBOOK)
 
 
 def check(paper: Path) -> Iterator[str]:
-    """Execute a paper's notebook again; yield each table and figure that is not as committed."""
+    """Execute a paper's notebook again; yield each table and figure that differs from the
+    committed ones."""
     if not (paper / NOTEBOOK).is_file():
         return
     with tempfile.TemporaryDirectory(prefix="findings-") as temporary:
@@ -48,7 +49,7 @@ def check(paper: Path) -> Iterator[str]:
         try:
             execute(paper, folder)
         except DeadKernelError:
-            raise MemoryError from None
+            raise MemoryError from None  # the likely cause, so no fault of the paper
         except CellExecutionError as error:
             if number := re.match(r"\[Errno (\d+)\] ", error.evalue):
                 raise OSError(int(number[1]), error.evalue, NOTEBOOK) from None
@@ -56,19 +57,20 @@ def check(paper: Path) -> Iterator[str]:
             return
         stated, found = (read_json(root / TABLES) for root in (paper, folder))
         for name, old, new in differences(stated, found):
-            yield f"{TABLES}: {name} is {old}, and {new} by {NOTEBOOK}; run ./run_all.sh paper"
+            yield f"{TABLES}: {name} is {old}, {NOTEBOOK} gives {new}; run ./run_all.sh paper"
         for path in listed(folder, "figures/findings/*.pdf"):
-            if not same_drawing(paper / path.relative_to(folder), path):
-                yield f"{path.relative_to(folder)} is not what {NOTEBOOK} draws"
+            name = path.relative_to(folder)
+            if not same_drawing(paper / name, path):
+                yield f"{name}: {NOTEBOOK} draws another; run ./run_all.sh paper"
 
 
 def same_drawing(one: Path, other: Path) -> bool:
-    """Return whether two PDFs of Matplotlib draw the same; builds of zlib pack them differently."""
+    """Return whether two PDFs of Matplotlib draw the same. Builds of zlib pack them differently."""
     return _drawn(one) == _drawn(other)
 
 
 def _drawn(pdf: Path) -> list[bytes]:
-    """Unpack the streams of a PDF; none of a file that is not there."""
+    """Unpack the streams of a PDF; [] if there is no file."""
     if not pdf.is_file():
         return []
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf.read_bytes(), re.DOTALL)
@@ -76,7 +78,7 @@ def _drawn(pdf: Path) -> list[bytes]:
 
 
 def main(names: list[str]) -> None:
-    """Execute the notebooks of the papers named, or of all that have one."""
+    """Execute the notebooks of the papers named, or of all papers that have one."""
     for paper in papers_named(names):
         if (paper / NOTEBOOK).is_file():
             execute(paper, paper)

@@ -1,11 +1,11 @@
-"""A paper as PDF (through Typst) and as LaTeX, and the computed parts of the READMEs.
+"""Build a paper as PDF (by Typst) and as LaTeX, and the computed parts of the READMEs.
 
-paper.md is a template (see `lib.publish.template`) of Pandoc's Markdown. In it stand further
+paper.md is Pandoc's Markdown and a template (see `lib.publish.template`). It may also have
 
     ::: {.figure #fig:x file=findings/when.pdf} caption :::      a file of figures/
     ::: {.table #tbl:x} caption, table :::
 
-and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what has that label.
+and `@key` for a reference, and `@fig:x`, `@tbl:x` or `@sec:x` for a figure, table or section.
 """
 
 import re
@@ -17,19 +17,19 @@ import typst
 
 from lib.config.errors import UsageError, suggest
 from lib.config.files import write_bytes, write_text
-from lib.config.paths import CHECKOUT, TEMPLATES, listed, relative
-from lib.publish.template import Template, TextError
+from lib.config.paths import CHECKOUT, TEMPLATES, relative
+from lib.publish.template import Template, TextError, studies_of
 from lib.record.archive import papers_named
 
 PAGES = {"answers": "README.md", "studies": "params/README.md"}
-"""Templates beside the paper that fill a part of a page, and that page."""
+"""Templates in the paper's folder → the page that each fills a part of."""
 _CITED = re.compile(r"(?<![\w@\\`])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 
 
 def convert(markdown: str, to: str) -> str:
-    """Turn Markdown into "typst" or "latex", with quotes as they are to be printed: Typst would
-    take the apostrophe of "GPT-2's" for a prime."""
-    folder = str(TEMPLATES / "paper")  # of which Pandoc would read %20 as a space
+    """Convert Markdown to "typst" or "latex". Pandoc sets the quotes, because Typst would print the
+    apostrophe of "GPT-2's" as a prime."""
+    folder = str(TEMPLATES / "paper")  # as working folder, because Pandoc decodes %20 in a path
     options = [f"--template=template.{to}", "--lua-filter=filter.lua"]
     if to == "latex":
         options += ["--syntax-highlighting=none", "--natbib"]
@@ -40,14 +40,14 @@ def convert(markdown: str, to: str) -> str:
 
 
 def make_files(paper: Path) -> dict[Path, bytes]:
-    """Make PDF and LaTeX of a paper, and the pages it fills: the same bytes of the same files.
-    TextError for what cannot be built."""
+    """Return a paper's PDF, its LaTeX and the pages that it fills, by path. The same sources give
+    the same bytes. Raises TextError if something cannot be built."""
     template = Template(paper)
     markdown = template.render("paper.md")
     _require_references(paper, markdown)
     try:
-        # Only fonts that Typst brings, so that every machine sets the same page. The stub of
-        # `compile` wants source and root to be of one type; they need not be.
+        # Only the fonts inside Typst, so that every machine makes the same page. The type stub
+        # wants source and root to be of one type, but they need not be.
         pdf: bytes = typst.compile(  # type: ignore[type-var]
             convert(markdown, "typst").encode(), root=paper, ignore_system_fonts=True, timestamp=0
         )
@@ -73,28 +73,30 @@ def _require_references(paper: Path, markdown: str) -> None:
 
 
 def _filled(page: Path, name: str, text: str) -> str:
-    """Return a page with the text between its two comments."""
+    """Return a page with the text between the two comments that mark the place."""
     frame = re.compile(rf"(<!-- {name}: .*? -->\n\n).*?(\n\n<!-- end of {name} -->)", re.DOTALL)
     before = page.read_text("utf-8")
     filled, count = frame.subn(lambda match: match[1] + text + match[2], before)
     if count != 1:
-        raise TextError(f"{relative(page)} lacks the comments around its {name}; see git")
+        raise TextError(
+            f"{relative(page)}: the comments around its {name} are missing; restore them"
+        )
     return filled
 
 
 def check(paper: Path) -> Iterator[str]:
-    """Yield each file of a paper that is not what its sources and the results give, or why it
-    cannot be built."""
+    """Yield each file of a paper that differs from what its sources and the results give, or why
+    the paper cannot be built."""
     try:
         for path, content in make_files(paper).items():
             if not path.is_file() or path.read_bytes() != content:
-                yield f"{relative(path)} is not what the results give; run ./run_all.sh paper"
+                yield f"{relative(path)}: is out of date; run ./run_all.sh paper"
     except TextError as error:
         yield str(error)
 
 
 def write_manuscript(paper: Path) -> None:
-    """Write a first manuscript: table, contrasts and figure of each of a paper's studies."""
+    """Write a first manuscript, with a table, contrasts and a figure for each study of a paper."""
     head = (TEMPLATES / "manuscript.md").read_text("utf-8").partition("<!-- study -->\n")[0]
     write_text(paper / "paper.md", head.replace("PAPER", paper.name))
     (paper / "references.bib").touch()
@@ -102,13 +104,8 @@ def write_manuscript(paper: Path) -> None:
         add_section(paper, study)
 
 
-def studies_of(paper: Path) -> list[str]:
-    """List the studies that have results in a paper's folder."""
-    return [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
-
-
 def add_section(paper: Path, study: str) -> None:
-    """Append a section on a study to a manuscript. Raises UsageError for one without results."""
+    """Append a section on a study to a manuscript. Raises UsageError if it has no results."""
     if study not in (known := studies_of(paper)):
         raise UsageError(f"--add: {suggest(study, known)} in {relative(paper)}/results/")
     template = (TEMPLATES / "manuscript.md").read_text("utf-8")
@@ -124,8 +121,8 @@ def written_on(paper: Path) -> list[str]:
 
 
 def main(names: list[str], add: str | None = None) -> None:
-    """Build the papers named, or all that have a manuscript; begin one where a paper that is named
-    has none. To that of a paper that is named, add a section on the study `add`."""
+    """Build the papers named, or all that have a manuscript. If a named paper has none, write a
+    first one. To named papers, add a section on the study `add`."""
     if add and not names:
         raise UsageError("--add: name the paper as well: ./run_all.sh paper PAPER --add STUDY")
     for paper in papers_named(names):
@@ -133,7 +130,7 @@ def main(names: list[str], add: str | None = None) -> None:
             if not names:
                 continue
             write_manuscript(paper)
-            print(f"First manuscript    {relative(paper / 'paper.md')}: yours to rewrite")
+            print(f"First manuscript    {relative(paper / 'paper.md')}: a draft for you to rewrite")
         if add and add not in written_on(paper):
             add_section(paper, add)
         for path, content in make_files(paper).items():

@@ -1,4 +1,4 @@
-"""Numbers and claims of the paper and the READMEs, looked up when they are built.
+"""Look up the numbers and check the claims of the paper and the READMEs when they are built.
 
     {{ trained.arms.none.loss.mean | number(".3f") }}          results/trained.json
     {{ trained.arms.none.loss | mean_sd(".3f") }}
@@ -11,15 +11,15 @@
     {{ findings.dose[0].mean_delta | number("+.3f") }}         findings.json, by findings.ipynb
     {{ params("when").training.iterations }}                   params/when.yaml, with defaults
 
-A study's `-` is written `_`, or as in `results["start-or-speed"]`; of a hypothesis' name,
-`turn["warm-up"]`. Above a paragraph, or a row of a table, stands what its words rest on:
+In a study's name, write `_` for `-`, or `results["start-or-speed"]`; in a hypothesis' name,
+`turn["warm-up"]`. A comment above a paragraph or a table row names the facts that it rests on:
 
     <!-- holds: trained.cost supported; trained.equal undecided -->
     <!-- holds: contrast("trained", "layernorm - scale") lower -->
     <!-- holds: contrast("confirmatory-2", "rescued", "perplexity") within 0.1 -->
     <!-- holds: findings.schedule[0].t_low > 0 -->
 
-What no longer holds, and a name that is not there, stops the build and names the line.
+A fact that no longer holds, or an unknown name, stops the build; the message names the line.
 """
 
 import re
@@ -54,16 +54,15 @@ _WORDS = [
 
 
 class TextError(UserError):
-    """A text that cannot be built; the message names file, line and fault."""
+    """A text cannot be built; the message names file, line and fault."""
 
 
 class Template:
-    """What the texts in a paper's folder may quote."""
+    """Everything that the texts in a paper's folder may quote."""
 
     def __init__(self, paper: Path) -> None:
         self._paper = paper
-        names = [path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*")]
-        self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
+        self.studies = {study: _quoted(Record(study, paper)) for study in studies_of(paper)}
         known: Json = {
             **{name.replace("-", "_"): study for name, study in self.studies.items()},
             **{path.stem: read_yaml(path) for path in listed(paper, "*.yaml")},
@@ -92,7 +91,7 @@ class Template:
         )
 
     def render(self, name: str) -> str:
-        """Check the claims of a text and write its numbers. TextError names the line."""
+        """Check the claims of a text, and fill in its numbers. TextError names the line."""
         source = (self._paper / name).read_text("utf-8")
         for match in _HOLDS.finditer(source):
             line = source[: match.end()].count("\n")
@@ -109,20 +108,20 @@ class Template:
             return self._environment.get_template(name).render()
         except TemplateSyntaxError as error:
             raise TextError(f"{name}, line {error.lineno}: {error.message}") from None
-        except Exception as error:  # whatever an expression raises is a fault of the text
+        except Exception as error:  # an expression in the text may raise anything
             frames = reversed(traceback.extract_tb(error.__traceback__))
             at = next((f.lineno for f in frames if f.filename.endswith(name)), "?")
             raise TextError(f"{name}, line {at}: {error}") from None
 
     def _fault(self, claim: str) -> str:
-        """Return what is found instead of a claim; "" if it holds."""
+        """Return what the record shows instead of a claim; "" if the claim holds."""
         match = _CLAIM.fullmatch(claim)
         found: Any = self._environment.compile_expression(match[1] if match else claim)()
         if match is None:
             if isinstance(found, bool):
                 return "" if found else "it is false"
             known = "supported, refuted, negligible, undecided, higher, lower, within NUMBER"
-            raise ValueError(f"end it by {known}")
+            raise ValueError(f"end it with one of {known}")
         word = match[2]
         if word.startswith("within"):
             margin = float(word.split()[1])
@@ -137,13 +136,18 @@ class Template:
             raise ValueError(suggest(study, self.studies))
         arm, _, baseline = arms.partition(" - ")
         rows = self.studies[study]["verdict"][table]
-        if not baseline:  # an arm's own baseline stands first
+        if not baseline:  # the first row of an arm has its own baseline
             baseline = next((row["baseline"] for row in rows if row["arm"] == arm), "")
         return one(rows, arm=arm, baseline=baseline, measure=measure, **fields)
 
 
+def studies_of(paper: Path) -> list[str]:
+    """List the studies that have results in a paper's folder."""
+    return sorted(path.name.removesuffix(".verdict.json") for path in listed(paper, "results/*.v*"))
+
+
 def _quoted(record: Record) -> Json:
-    """Return what a text may quote of a study: its hypotheses by name, and its parts."""
+    """Return everything that a text may quote of a study: its hypotheses by name, and its parts."""
     verdict = record.verdict
     answers = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests") or []}
     design = record.results["study"]
@@ -164,7 +168,7 @@ def _quoted(record: Record) -> Json:
 
 
 def one(rows: list[Json], **fields: Any) -> Json:
-    """Return the one row with these values; ValueError with the nearest name where none has."""
+    """Return the one row with these values; ValueError with the nearest name if there is none."""
     for field, value in fields.items():
         known = {str(row[field]): None for row in rows}
         rows = [row for row in rows if row[field] == value]
@@ -176,7 +180,7 @@ def one(rows: list[Json], **fields: Any) -> Json:
 
 
 def direction(row: Json) -> str:
-    """Return on which side of zero the *t* interval lies: lower, higher, or undecided."""
+    """Return the side of zero on which the *t* interval lies: lower, higher, or undecided."""
     low = row["t_low"]
     high = row["t_high"]
     if low is None or low <= 0 <= high:
@@ -185,7 +189,7 @@ def direction(row: Json) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """Write a number by one of Python's formats; a zero has no sign, and None is n/a."""
+    """Write a number in a format of Python's. Zero has no sign; None is n/a."""
     if value is None:
         return "n/a"
     text = format(value, form)
@@ -193,7 +197,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def mean_sd(summary: Json, form: str) -> str:
-    """Write mean ± standard deviation, or the mean alone of a single run."""
+    """Write mean ± standard deviation, or only the mean if there is a single run."""
     parts = [number(summary[key], form) for key in ("mean", "sd") if summary[key] is not None]
     return " ± ".join(parts) or "n/a"
 
@@ -211,7 +215,7 @@ def p_value(p: float) -> str:
 
 
 def words(count: float) -> str:
-    """Write a whole number, in letters up to twelve."""
+    """Write a whole number, in letters from none to twelve."""
     return _WORDS[int(count)] if count < len(_WORDS) else f"{count:,.0f}"
 
 
@@ -222,8 +226,8 @@ def _finished(value: Any) -> Any:
 
 
 def _with_nearest_name(known: Json) -> type[StrictUndefined]:
-    """Make the type of an undefined name: it fails where it is looked up, and says the nearest
-    name. `known` are those that a text begins with."""
+    """Return Jinja's type of undefined names: looking one up fails, with the nearest known name.
+    `known` has the names at the top level."""
 
     class Missing(StrictUndefined):
         def __init__(self, hint: Any = None, obj: Any = known, name: Any = "", **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Training curves of runs as TensorBoard event files."""
+"""Write training curves of runs as TensorBoard event files."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from lib.results import raw_file, read_raw_file
 
 
 def main(papers: list[str], folder: Path) -> None:
-    """Write one's own runs, or those of the papers named, as folders STUDY/ARM/seed-N of event
-    files. Raises UserError without tensorboardX, which nothing else needs."""
+    """Write your own runs, or those of the papers named, as folders STUDY/ARM/seed-N of event
+    files. Raises UserError if tensorboardX is missing: nothing else needs it."""
     studies = {path.name: path for path in listed(RUNS, "*")}
     if papers:
         names = [
@@ -24,11 +24,11 @@ def main(papers: list[str], folder: Path) -> None:
 
 
 def write_events(run: Path, folder: Path) -> None:
-    """Write every column of a run's trace and curve as a scalar by step, without missing values."""
+    """Write each column of a run's trace and curve as a scalar by step, without missing values."""
     try:
         from tensorboardX import SummaryWriter  # type: ignore[import-not-found]
     except ImportError:
-        raise UserError("tensorboardX is not installed: uv pip install tensorboardX") from None
+        raise UserError("--tensorboard: needs tensorboardX; uv pip install tensorboardX") from None
     with SummaryWriter(str(folder)) as writer:
         for name in ("trace", "curve"):
             if raw_file(run, name).is_file():

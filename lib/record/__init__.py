@@ -1,6 +1,6 @@
-"""Records of studies: executed notebooks, raw tables, parameters and plans, with their hashes.
+"""Write and check records of studies: executed notebooks, raw tables, parameters, plans, hashes.
 
-Imports `lib.config`, `lib.results` and `lib.stats`, and no torch. Start reading at `verify`.
+Imports `lib.config`, `lib.results` and `lib.stats`, never torch. Start reading at `verify`.
 """
 
 from lib import exports

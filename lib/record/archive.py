@@ -1,9 +1,9 @@
-"""The record of a finished study, and how to make it.
+"""Read the record of a finished study, and make one.
 
 A record is a folder, `papers/<paper>/record/<study>/`, laid out like `runs/<study>/`: parameters,
 plan and every executed notebook. `raw.tar.xz` holds the results and raw tables of all runs.
-`MANIFEST.sha256`, which `sha256sum -c` checks in that folder, also lists the figures and results
-of the study, which are in folders beside it.
+`MANIFEST.sha256` also lists the study's figures and results, which are in other folders of the
+paper. Run `sha256sum -c MANIFEST.sha256` in the record's folder to check everything.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ SHARED = {
 
 
 class Record:
-    """The record of a study. A file is read when it is first needed."""
+    """The record of a study. Files are read when they are first needed."""
 
     def __init__(self, study: str, paper: Path | None = None) -> None:
         self.study = study
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Every file that the manifest should list, by its name there."""
+        """Every file that the manifest should list, by its name in the manifest."""
         paths = [*listed(self.folder, "**/*"), *listed(self.figures, "**/*")]
         paths += [self.results_file, self.verdict_file]
         files = {Path(os.path.relpath(path, self.folder)).as_posix(): path for path in paths}
@@ -92,18 +92,20 @@ class Record:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Every run that the parameters ask for, in order. UserError if one is missing."""
+        """Every run of the parameters, in order. Raises UserError if one is missing."""
         runs = []
         for arm, seed in product(self.parameters.arms(), self.parameters.seeds):
             path = self.raw_folder(arm.id, seed) / "result.json"
             if not path.is_file():
-                raise UserError(f"{arm.id} seed {seed}: its result.json is not in {RAW}")
+                raise UserError(
+                    f"{arm.id} seed {seed}: its result.json is missing in {RAW}; restore it"
+                )
             runs.append(json.loads(path.read_bytes()))
         return runs
 
     @cached_property
     def results(self) -> dict[str, Any]:
-        """The parameters, and for each arm the number, mean and sd of every measure."""
+        """The parameters, and n, mean and sd of every measure for each arm."""
         return dict(read_json(self.results_file))
 
     @cached_property
@@ -114,27 +116,27 @@ class Record:
     @cached_property
     def parameters(self) -> Study:
         """The study as it was archived."""
-        # Ignore fields that were dropped since. Seeds that were drawn are 0, 1, … here.
+        # Ignore fields that were removed later.
         return Study.model_validate(read_yaml(self.folder / "parameters.yaml"), extra="ignore")
 
 
 @cache
 def _unpacked(file: Path) -> Path:
-    """Unpack the raw tables of a record into a folder that lives as long as this process. `atexit`
-    would not do, because processes of a pool ignore it."""
+    """Unpack the raw tables of a record into a folder that is removed when this process ends. Not
+    with `atexit`, because the processes of a pool do not run it."""
     folder = Path(tempfile.mkdtemp(prefix="record-"))
     remove = Finalize(None, shutil.rmtree, [folder], {"ignore_errors": True}, exitpriority=0)
     try:
         with tarfile.open(file, "r:xz") as packed:
             packed.extractall(folder, filter="data")  # refuses paths that lead out of the folder
     except BaseException:
-        remove()  # at once, because a smaller record may still fit on the disk
+        remove()  # now, so that a smaller record still fits on the disk
         raise
     return folder
 
 
 def files_of(notebook: str, study: str) -> dict[str, str]:
-    """Hash the files that a notebook of `SHARED` wrote, by their names in the study's folder."""
+    """Hash the files that a notebook of `SHARED` wrote, by their paths in the study's folder."""
     folder = paths.study_folder(study)
     found = sorted(path for pattern in SHARED[notebook] for path in folder.glob(pattern))
     files = [path for path in found if path.is_file() and not path.name.startswith(".")]
@@ -142,7 +144,7 @@ def files_of(notebook: str, study: str) -> dict[str, str]:
 
 
 def results_read(notebook: str, study: Study) -> dict[str, str | None]:
-    """Hash the results that a notebook of `SHARED` reads; None for a missing one."""
+    """Hash the results that a notebook of `SHARED` reads; None if one is missing."""
     if notebook == "01_data":
         return {}
     folder = paths.study_folder(study.name)
@@ -160,9 +162,9 @@ def cells_digest(notebook: dict[str, Any]) -> str:
 
 
 def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
-    """Return which file of a completed notebook of `SHARED` was changed since its execution (the
+    """Return which file of a completed notebook of `SHARED` was changed after its execution (the
     notebook itself, or a file that it wrote); "" if none was. Without `suite`, ignore the files of
-    the suite. Notebooks from before there were hashes of files pass."""
+    the suite. Old notebooks without such hashes pass."""
     path = paths.executed_notebook(notebook, study.name)
     stamp = status_of(path)
     if "files" not in stamp:
@@ -177,15 +179,16 @@ def why_changed(notebook: str, study: Study, *, suite: bool = True) -> str:
 def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
     """Copy a finished study from `runs/` into its record.
 
-    A record that was not made from `runs/` here is kept, unless `replace` is true. If this is
-    killed, it leaves the old record or one without a manifest, and calling it again finishes. With
-    `suite` false, the files of the suite may be missing.
+    A record that was not made from `runs/` here is kept, unless `replace` is true. After a kill
+    there is the old record, or one without a manifest; call this again to finish it. If `suite` is
+    false, the files of the suite may be missing.
 
     Raises ResultError for missing or mixed runs. Raises UserError for a notebook that did not
-    complete, shows other results than these, or has files that were changed since.
+    complete, was made from other results, or has files that were changed later.
     """
     record = Record(study.name)
     source = paths.study_folder(study.name)
+    # Check everything before anything of the old record is touched.
     notebooks = [source / f"{name}.ipynb" for name in SHARED]
     raw = [path for path in listed(source / "suite", "**/*") if path.is_file()]
     for run in (runs := collect(study)):
@@ -201,11 +204,11 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
         read = stamp.get("made_from", {}).get("results")
         why = why_changed(name, study, suite=suite)
         if read and read != digest(results_read(name, study)):
-            why = f"{name}.ipynb was made from other results than those in runs/{study.name}"
+            why = f"{name}.ipynb was made from other results than runs/{study.name} has"
         if why:
-            raise UserError(f"{why}; run ./run_all.sh {study.name} to make it again")
+            raise UserError(f"{why}; ./run_all.sh {study.name} makes it again")
     if not (replace or is_replaceable(study.name)):
-        print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
+        print(f"{study.name}: the published record is kept (--replace: replace it)")
         return
 
     with atomic_write(record.folder, only_writer=True) as partial:
@@ -213,23 +216,24 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
             content = files.slim(read_json(path))
             files.write_json(partial / path.relative_to(source), content, indent=None)
         pack(raw, source, partial / RAW)
-        said = executed_at(run.provenance["executed"] for run in runs)
-        (partial / README).write_text(f"Each 02_train.ipynb is kept as it was. {said}\n", "utf-8")
+        origin = executed_at(run.provenance["executed"] for run in runs)
+        text = f"Each 02_train.ipynb is kept as it was. {origin}\n"
+        (partial / README).write_text(text, "utf-8")
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
         if study.plan:
             shutil.copyfile(paths.PLANS / study.plan, partial / "plan.yaml")
         done = result_file("archive", study.name)
         if not (done.is_file() and is_replaceable(study.name)):
-            files.write_json(done, {"manifest": None})
-        # From here on there is no record, until everything is in its place and has a manifest.
+            files.write_json(done, {"manifest": None})  # after a kill, the record is still ours
+        # From here on the record is incomplete, until the manifest is written.
         (record.folder / MANIFEST).unlink(missing_ok=True)
         for folder in (record.folder, record.figures):
             shutil.rmtree(folder, ignore_errors=True)
     hidden = shutil.ignore_patterns(".*")
     shutil.copytree(source / "figures", record.figures, ignore=hidden)
     results = read_json(result_file("03_analysis", study.name))
-    results.pop("runs")  # they are in `raw.tar.xz`
+    results.pop("runs")  # raw.tar.xz has them
     files.write_json(record.results_file, results, indent=None)
     files.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     sums = sums_of(record)
@@ -240,24 +244,24 @@ def archive(study: Study, *, replace: bool = False, suite: bool = True) -> None:
 
 
 def sums_of(record: Record) -> str:
-    """Return the text of a manifest of a record's files as they are now."""
+    """Return the text of a manifest of the files that a record has now."""
     return "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
 
 
 def tag_commits(study: str, commits: Iterable[str | None]) -> None:
-    """Tag the commit of a study's runs, which holds its plan, as `record/STUDY`. So git keeps it
-    when history is rewritten, and clones have it. If there are several commits, tag each that is
-    in no other's history; the second tag is `record/STUDY.2`. If git fails, tag nothing."""
+    """Tag the commit of a study's runs, which holds its plan, as `record/STUDY`. So git keeps it if
+    history is rewritten, and clones get it. If there are several commits, tag those that are not in
+    another's history; the second tag is `record/STUDY.2`. If git fails, tag nothing."""
     with suppress(OSError):
         heads = git("merge-base", "--independent", *sorted(filter(None, {*commits}))) or ""
         for i, commit in enumerate(heads.split()):
             name = f"refs/tags/record/{study}" + (f".{i + 1}" if i else "")
-            git("update-ref", name, commit)  # `git tag` may ask for a signature
+            git("update-ref", name, commit)  # not `git tag`, which may ask to sign
 
 
 def is_replaceable(study: str) -> bool:
     """Return whether a sweep may replace a study's record: there is none, it was archived from
-    `runs/` here, or archiving it was interrupted, so that it has no manifest."""
+    `runs/` here, or archiving was interrupted (then it has no manifest)."""
     record, done = Record(study), result_file("archive", study)
     if not any(record.folder.glob("*")):
         return True
@@ -276,8 +280,8 @@ def is_whole(study: str) -> bool:
 
 
 def pack(files: Iterable[Path], source: Path, target: Path) -> None:
-    """Write files of the folder `source` to one compressed tar; runs have much in common, so this
-    is smaller than compressing each. The same files give the same bytes."""
+    """Write files of the folder `source` to one compressed tar. Runs have much in common, so one
+    tar is smaller than a file for each. The same files give the same bytes."""
     with tarfile.open(target, "w:xz") as packed:
         for path in sorted(files):
             member = tarfile.TarInfo(path.relative_to(source).as_posix())  # no owner, no time
@@ -287,15 +291,14 @@ def pack(files: Iterable[Path], source: Path, target: Path) -> None:
 
 
 def executed_at(stamps: Iterable[Json]) -> str:
-    """Return a sentence that names the commits at which notebooks were executed, given parts of
-    their provenance."""
+    """Return a sentence with the commits at which notebooks were executed, by their provenance."""
     commits = sorted({*map(commit_of, stamps)})
     return f"Executed at {', '.join(commits)}; imports are of that commit."
 
 
 def paper_of(study: str) -> Path:
-    """Return the folder of a study's paper: the one that its parameter file names or, if that file
-    cannot be read, the one that holds its record."""
+    """Return the folder of a study's paper: the one that its parameter file names, or if that file
+    cannot be read, the one with its record."""
     with suppress(OSError, ConfigError):
         return PAPERS / (read_yaml(PARAMS / f"{study}.yaml").get("paper") or PAPER.name)
     holding = listed(PAPERS, f"*/record/{study}")
@@ -303,7 +306,7 @@ def paper_of(study: str) -> Path:
 
 
 def papers_named(names: list[str]) -> list[Path]:
-    """List the folders of papers, of all if none is named; UsageError for an unknown one."""
+    """List the folders of the papers named, or of all; UsageError for an unknown name."""
     known = {paper.name: paper for paper in sorted({PAPER, *listed(PAPERS, "*/")})}
     for name in names:
         if name not in known:
@@ -312,14 +315,14 @@ def papers_named(names: list[str]) -> list[Path]:
 
 
 def recorded_studies(paper: Path | None = None) -> list[str]:
-    """List the studies that have a record or results, in one paper or in all."""
+    """List the studies with a record or results, in one paper or in all."""
     top = paper.name if paper else "*"
     found = [*listed(PAPERS, f"{top}/record/*"), *listed(PAPERS, f"{top}/results/*.json")]
     return sorted({path.name.partition(".")[0] for path in found})
 
 
 def require_recorded(names: list[str]) -> list[str]:
-    """Return the names of studies, given by name or path; UsageError for one without a record."""
+    """Return the names of studies, given by name or path; UsageError if one has no record."""
     studies = [Path(name).stem for name in names]
     known = recorded_studies()
     for study in studies:

@@ -1,10 +1,10 @@
 """Train recorded runs again with today's code, and compare them with their record.
 
-Initial weights and batches must be the same, by their hashes. On the same type of CPU with the same
-versions, final weights must be equal to the bit. On other machines rounding moves them, and some
-recipes amplify that. If the final loss moved by less than would matter to a reader, the run is
-within tolerance. If it moved further, the run cannot be judged: rounding may be the cause as well
-as a wrong number.
+Initial weights and batches must have the same hashes. On the same type of CPU with the same
+versions, final weights must be equal to the bit. On other machines they are rounded differently,
+and some recipes amplify that. If the final loss moved by less than would matter to a reader, the
+run is within tolerance. If it moved further, the run cannot be judged: the cause may be rounding or
+a wrong number.
 """
 
 import random
@@ -24,16 +24,16 @@ DIFFERS, UNJUDGED = "differs", "cannot be judged"
 STATUS = {EQUAL: 0, WITHIN: 0, UNJUDGED: 4, DIFFERS: 1}
 """Outcome → exit status."""
 SMALLEST = 0.03
-"""The smallest effect of interest of most plans, in nats. A tenth of it is tolerated."""
+"""The smallest effect of interest in most plans, in nats. A tenth of it is the tolerance."""
 MACHINE = ("device_name", "vector_level", "precision", "threads", "processes", "micro_batch_size")
-"""Facts about a machine that decide how sums are rounded, beside the versions of packages."""
+"""Facts about a machine that decide how sums are rounded, in addition to package versions."""
 
 
 def retrain(words: list[str], studies: list[str], train: Train) -> int:
     """Train runs again, print how each compares, and return the exit status of the worst.
 
-    Each of `words` names a run as STUDY/ARM/SEED, or is a number of runs to draw at random from
-    `studies` (if empty, from all recorded ones). Raises UsageError for any other word.
+    Each of `words` is a run, STUDY/ARM/SEED, or a number of runs to draw at random from `studies`
+    (if empty, from all recorded studies). Raises UsageError for any other word.
     """
     chosen: list[Run] = []
     for word in words:
@@ -47,8 +47,8 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
             known = [run for of in studies or recorded_studies() for run in Record(of).runs]
             chosen += random.SystemRandom().sample(known, min(int(word), len(known)))
         else:
-            fault = f"--retrain: '{word}' names no runs"
-            raise UsageError(f"{fault}; write how many, or STUDY/ARM/SEED")
+            fault = f"--retrain: '{word}' is not a run"
+            raise UsageError(f"{fault}; write a number of runs, or STUDY/ARM/SEED")
     outcomes = []
     for run in chosen:
         outcome, lines = train_again(run, train)
@@ -58,14 +58,16 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
 
 
 def name_of(run: Run) -> str:
-    """Return the name of a run as on the command line."""
+    """Return the name of a run on the command line."""
     return f"{run['study']}/{run['arm']}/{run['seed']}"
 
 
 def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
-    """Train a recorded run again. Return the outcome, and lines with the values compared."""
+    """Train a recorded run again. Return the outcome, and lines with the compared values."""
     if CODE in run["levels"]:
-        return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
+        return UNJUDGED, [
+            f"it was made by the code of commit {trained_with(run['provenance'])['code']}"
+        ]
     study = load_study(run["study"])
     try:
         again = train(study, run["arm"], run["seed"])
@@ -89,7 +91,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
         smallest = plan.smallest_effect_of_interest.get("loss", SMALLEST) if plan else SMALLEST
         tolerance = smallest / 10
         moved = abs(again["measures"]["loss"] - run["measures"]["loss"])
-        lines.append(f"its loss moved by {moved:.2g} nats; the tolerance is {tolerance:.2g}")
+        lines.append(f"its loss moved by {moved:.2g} nats (tolerance {tolerance:.2g})")
         is_within = moved <= tolerance
     return (WITHIN if is_within else UNJUDGED), lines
 

@@ -1,11 +1,11 @@
-"""Verify records: recompute every published value with today's code, and compare.
+"""Verify records: compute every published value again with today's code, and compare.
 
-For each study, in this order: the hashes of its files; parameters, plan and seeds; the hashes of
-each run's initial weights and batches (its *beginnings*); the measures in `result.json` and in the
-notebook, from the raw tables; contrasts, tests and answers, from the measures. The first step with
-a fault is the last one. Values that raw tables do not give, and values that today's code no longer
-computes, are counted as not checked. If this machine refuses something (space, memory, a right),
-that is no fault of the record: it could not be verified here.
+The steps for each study: the hashes of its files; parameters, plan and seeds; the hashes of each
+run's initial weights and batches; the measures in `result.json` and in the notebook, from the raw
+tables; contrasts, tests and answers, from the measures. The first step with a fault is the last
+one. Values that the raw tables do not give, or that today's code no longer computes, are counted as
+not checked. If this machine refuses something (space, memory, a right), that is not a fault of the
+record: it could not be verified here.
 """
 
 import errno
@@ -58,7 +58,7 @@ NAMING = (
 NUMBERS = ("contrasts", "tests", "hypothesis_tests", "answers")
 """Tables of a verdict that are published."""
 WORDS = ("reason", "sentence")
-"""Texts in a verdict; today's code may put them in other words."""
+"""Sentences in a verdict: today's code may word them differently."""
 
 
 @dataclass
@@ -68,13 +68,13 @@ class Report:
     study: str
     faults: list[str] = field(default_factory=list)
     recomputed: Counter[str] = field(default_factory=Counter)
-    """Kind → number of values that are as published."""
+    """Kind → number of values that were recomputed."""
     unchecked: Counter[str] = field(default_factory=Counter)
     """Name → number of values that were not recomputed."""
     unverified: str = ""
-    """Why git cannot tell whether the plan came before the runs."""
+    """Why git cannot tell whether the plan was committed before the runs."""
     refused: str = ""
-    """What this machine refused, so that not everything was compared; with the remedy."""
+    """What this machine refused, with the remedy; then not everything was compared."""
 
     @property
     def status(self) -> int:
@@ -84,7 +84,7 @@ class Report:
 
 def verify(studies: list[str], begin: Begin) -> int:
     """Verify the records of some studies, print the outcome of each, and return the exit status.
-    `begin` must be a function of a module, because other processes call it."""
+    `begin` must be a function at the top of a module, because other processes call it."""
     statuses = []
     unverified = dict[str, list[str]]()
     unchecked = Counter[str]()
@@ -101,17 +101,17 @@ def verify(studies: list[str], begin: Begin) -> int:
         if report.unverified:
             unverified.setdefault(report.unverified, []).append(report.study)
     for reason, names in unverified.items():
-        print(f"UNVERIFIED: whether plans came before runs ({', '.join(names)}); {reason}")
+        print(f"UNVERIFIED: were plans committed before runs? ({', '.join(names)}): {reason}")
     if unchecked:
         print(f"not checked: {', '.join(f'{n:,} {name}' for name, n in sorted(unchecked.items()))}")
     return min(filter(None, statuses), default=0)
 
 
 def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
-    """Verify records side by side, and yield their reports in order."""
+    """Verify records in several processes, and yield their reports in order."""
     rest = [*studies]
-    # There is no pool without semaphores (/dev/shm cannot be written), and a process that is killed
-    # ends its whole pool.
+    # A pool needs semaphores (a writable /dev/shm), and ends if one of its processes is killed.
+    # Then the rest is verified one by one.
     with suppress(OSError, BrokenProcessPool), ProcessPoolExecutor(cores()) as pool:
         for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             del rest[0]
@@ -121,17 +121,17 @@ def _reports(studies: list[str], begin: Begin) -> Iterator[Report]:
 
 
 def _alone(record: Record, begin: Begin) -> Report:
-    """Verify a record in its own process, or in this one if no other can be started."""
+    """Verify a record in a process of its own, or in this one if none can be started."""
     with suppress(OSError), ProcessPoolExecutor(1) as pool:
         try:
             return pool.submit(verify_record, record, begin).result()
         except BrokenProcessPool:
-            return Report(record.study, refused="its process was killed; end other programs")
+            return Report(record.study, refused="the process was killed; end other programs")
     return verify_record(record, begin)
 
 
 def verify_record(record: Record, begin: Begin) -> Report:
-    """Verify a record, whatever state its files are in."""
+    """Verify a record. A damaged file is a fault, never an exception."""
     report = Report(record.study)
     try:
         for faults in (
@@ -144,22 +144,22 @@ def verify_record(record: Record, begin: Begin) -> Report:
             report.faults += faults
             if report.faults:
                 break
-    except Exception as error:  # a file can be broken in any way
+    except Exception as error:  # a damaged file may raise anything
         if reason := machine_fault(error):
             report.refused = reason
         else:
-            is_told = isinstance(error, UserError)
-            report.faults.append(str(error) if is_told else f"it cannot be read: {error!r}")
+            is_clear = isinstance(error, UserError)
+            report.faults.append(str(error) if is_clear else f"it cannot be read: {error!r}")
     return report
 
 
 def wrong_files(record: Record, report: Report) -> Iterator[str]:
-    """Yield files that are not as the manifest says."""
+    """Yield each file that differs from the manifest."""
     files = record.files
     for name, stated in record.manifest.items():
         if name not in files:
             with suppress(FileNotFoundError, NotADirectoryError):
-                # `stat` raises if a folder cannot be entered. One that cannot be read looks empty.
+                # `stat` raises if a folder cannot be entered; one that cannot be read looks empty.
                 if S_ISREG((record.folder / name).stat().st_mode):
                     raise PermissionError(errno.EACCES, "it is not listed", name)
             yield f"{name} is missing"
@@ -170,61 +170,61 @@ def wrong_files(record: Record, report: Report) -> Iterator[str]:
 
 
 def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
-    """Yield where the record's parameters, plan and seeds differ from `params/`. Raises UserError
-    if a run was made with other ones than the record's."""
+    """Yield each difference between the record's parameters, plan and seeds and those in `params/`.
+    Raises UserError if a run was made with others than the record's."""
     study = record.parameters
     if (PARAMS / f"{study.name}.yaml").is_file():
-        asked = load_study(study.name).model_dump(mode="json", exclude={"machine"})
+        current = load_study(study.name).model_dump(mode="json", exclude={"machine"})
         kept = study.model_dump(mode="json", exclude={"machine"})
-        for name, stated, value in differences(kept, asked):
+        for name, stated, value in differences(kept, current):
             yield f"parameters: {name} is {stated}, params/{study.name}.yaml says {value}"
     if study.plan:
         kept = read_yaml(record.folder / "plan.yaml")
-        asked = read_yaml(PLANS / study.plan)
-        asked["deviations"] = kept["deviations"] = None  # these may be added at any time
-        for name, stated, value in differences(kept, asked):
+        current = read_yaml(PLANS / study.plan)
+        current["deviations"] = kept["deviations"] = None  # deviations may be added at any time
+        for name, stated, value in differences(kept, current):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
     check(study, [RunResult.model_validate(run) for run in record.runs])
     report.recomputed["runs"] += len(record.runs)
 
 
 def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[str]:
-    """Yield runs whose initial weights or batches are not those of their seed and parameters."""
+    """Yield each run with other initial weights or batches than its seed and parameters give."""
     for run in record.runs:
         hashes = begin(recorded_config(run["config"]), run["seed"], run["steps"])
         if hashes is None:
-            report.unchecked["beginnings, whose text is not on this machine"] += 1
+            report.unchecked["initial weights and batches (text not on this machine)"] += 1
             continue
         for name, value in zip(("initial_weights", "batches"), hashes, strict=True):
             if run[name] != value:
                 stated = f"{name} are {run[name][:12]}"
                 yield f"{run_name(run)}: {stated}, but its seed gives {value[:12]}"
-        report.recomputed["beginnings"] += 1
+        report.recomputed["initial weights and batches"] += 1
 
 
 def wrong_measures(record: Record, report: Report) -> Iterator[str]:
-    """Yield the faults of `verify_run` for every run."""
+    """Yield the faults that `verify_run` finds in each run."""
     for run in record.runs:
         name = run["arm"], run["seed"]
         yield from verify_run(run, record.raw_folder(*name), record.run_notebook(*name), report)
 
 
 def verify_run(run: Run, folder: Path, notebook: Path, report: Report) -> Iterator[str]:
-    """Yield raw tables that are not the ones listed in a run's result, values that its notebook
-    prints otherwise than the result, and measures that do not follow from the raw tables."""
+    """Yield raw tables that are not those of a run's result, values that its notebook prints
+    differently, and measures that do not follow from the raw tables."""
     for name, stated in run["files"].items():
         if not (folder / name).is_file() or sha256(folder / name) != stated:
-            yield f"{run_name(run)}: {name} is not the file that its result was written with"
+            yield f"{run_name(run)}: {name} is not the file that belongs to its result"
     for name, stated, value in differences(shown_result(read_json(notebook)), attested(run)):
         yield f"{run_name(run)}: its notebook prints {name} {stated}, result.json says {value}"
-    computed = nan_to_none(measures_of(read_raw(folder)))
+    computed = nan_to_none(measures_of(read_raw(folder)))  # as JSON has it
     for name, stated, value in differences(run["measures"], computed, report):
         yield f"{run_name(run)}: {name} is {stated}, but its raw tables give {value}"
     report.recomputed["measures"] += len(computed)
 
 
 def shown_result(notebook: Json) -> Any:
-    """Return the JSON output in which a training notebook keeps its result; None if it has none."""
+    """Return the result that a training notebook printed as JSON; None if it has none."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             if kept := output.get("data", {}).get("application/json"):
@@ -233,7 +233,7 @@ def shown_result(notebook: Json) -> Any:
 
 
 def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
-    """Yield where results and verdict differ from today's analysis of the runs."""
+    """Yield each difference of results and verdict from today's analysis of the runs."""
     study = record.parameters
     runs = [RunResult.model_validate(run) for run in record.runs]
     plan, stated = load_plan(study), record.verdict
@@ -250,13 +250,12 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
 
 
 def differing(record: Record, summary: Json, verdict: Json, report: Report) -> Iterator[str]:
-    """Yield where a record differs from a summary and a verdict that were computed again from its
-    runs. Values that only these have are ignored. Values that they lack are only counted, unless a
+    """Yield each difference of a record from a summary and a verdict that were computed again.
+    Values that only the new ones have are ignored. Values that they lack are only counted, unless a
     table of NUMBERS is missing."""
     for name in NUMBERS:
         if name in record.verdict and name not in verdict:
-            fault = f"its {name} are missing in today's analysis"
-            yield f"{record.verdict_file.name}: {fault}"
+            yield f"{record.verdict_file.name}: today's analysis lacks its {name}"
         report.recomputed[name.replace("_", " ")] += len(record.verdict.get(name, ()))
     report.recomputed["summaries"] += sum(map(len, record.results["summary"].values()))
     for file, published, computed in (
@@ -271,8 +270,8 @@ def differences(
     stated: Any, computed: Any, report: Report | None = None, name: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the differences of two JSON values: the name of the place, and both values. With a
-    report, count there the values that only `stated` has, and texts, instead of yielding them; and
-    ignore values that only `computed` has."""
+    report, ignore values that only `computed` has, and count values that only `stated` has, and
+    texts, instead of yielding them."""
     if isinstance(stated, dict) and isinstance(computed, dict):
         for key in stated if report else stated | computed:
             inner = f"{name}.{key}".removeprefix(".")
@@ -293,7 +292,7 @@ def differences(
 
 
 def _by_name(table: Any) -> Json:
-    """Return the rows of a table by their columns of NAMING; {} if two rows have the same ones."""
+    """Return the rows of a table by their columns of NAMING; {} if two rows have equal ones."""
     if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
         return {}
     rows = {" ".join(str(row[name]) for name in NAMING if name in row): row for row in table}

@@ -1,7 +1,7 @@
-"""Execute notebooks, one or a whole sweep; and the command line.
+"""The command line, and the execution of notebooks: of one, or of a whole sweep.
 
-May import every room. Start reading at `cli`, then at `sweep.run_sweep`, which lists the steps in
-order. Snakemake's jobs are in `notebooks/Snakefile`; they run `execute`.
+May import every room. Start reading at `cli`. Then read `sweep.run_sweep`, which lists the steps in
+order. Snakemake's jobs are in `notebooks/Snakefile`; each of them calls `execute`.
 """
 
 from lib import exports

@@ -1,68 +1,74 @@
 """./run_all.sh [STUDY …] [FIELD=VALUE …] [--jobs N] [--stop-after HOURS] [-n]
-    Run studies (default: params/final.yaml): train, analyse, draw, archive. The
-    same command continues what was stopped, and repeats nothing that is done.
+    Run studies (default: params/final.yaml): train, analyse, draw, archive.
+    The same command resumes a stopped study and repeats nothing that is done.
         ./run_all.sh params/example.yaml -n
-    FIELD=VALUE changes a field of all runs, as scratch runs in no record:
+    FIELD=VALUE changes a field of all runs. These are scratch runs: no record
+    includes them.
         ./run_all.sh params/example.yaml training.iterations=600
 ./run_all.sh fields
-    List every field of a parameter file: default, allowed values, one line.
+    List every field of a parameter file: default, allowed values, meaning.
         ./run_all.sh fields | grep learning_rate
 ./run_all.sh estimate STUDY [--measure M] [--effect D] [--spread SD|STUDY]
-    Say what a study takes (arithmetic, memory, time here), and the power of its
-    seeds, given the spread of a pilot or a guess.
+    Print what a study costs (arithmetic, memory, time on this machine), and the
+    power of its seeds, given the spread of a pilot study or your guess.
         ./run_all.sh estimate example --effect 0.02 --spread 0.03
 ./run_all.sh freeze --new PLAN --study STUDY
-    Begin a plan (params/plans/) for a study: a template, to be filled in.
+    Write a template of a plan for a study to params/plans/. Fill it in.
         ./run_all.sh freeze --new myplan --study mine
 ./run_all.sh freeze PLAN
-    Fix the studies of a plan, and draw their seeds.
+    Freeze a plan: add the hashes of its studies to it, and draw their seeds.
         ./run_all.sh freeze myplan
 ./run_all.sh site [PAPER …] [--serve] [--tensorboard DIR]
-    Show runs in a browser: yours, or those of papers. --serve keeps the page of
-    yours up to date at one address, until the sweep ends. --tensorboard writes
-    their curves as TensorBoard's event files instead.
+    Build pages that show runs in a browser: your own, or those of papers.
+    --serve keeps the page of your own runs up to date at one address until the
+    sweep ends. --tensorboard writes curves as TensorBoard event files instead.
         ./run_all.sh site --serve
 ./run_all.sh paper [PAPER …] [--add STUDY]
-    Build the PDF and LaTeX of papers; begin the manuscript of a named one, or
-    add a section on a study to it.
+    Build the PDF and LaTeX of papers. If you name a paper that has no
+    manuscript, a first one is written. --add appends a section on a study.
         ./run_all.sh paper example
 ./run_all.sh export STUDY
     Pack a finished study into STUDY.zip, for another machine.
         ./run_all.sh export mine
 ./run_all.sh export STUDY/ARM/SEED --to DIR
-    Write a run's model as a folder that Hugging Face's transformers load.
+    Write a run's model as a folder that Hugging Face transformers can load.
         ./run_all.sh export final/none/0 --to gpt
 ./run_all.sh import FILE
-    Check such a zip, or that of 00_kaggle, and take its study into the record.
+    Check a zip from export or from 00_kaggle, and add its study to the record.
         ./run_all.sh import mine.zip
 ./run_all.sh verify [STUDY …] [--retrain N | STUDY/ARM/SEED …]
-    Compute every published number again from the record; train runs of it
-    again. The status is 1 for a fault, 4 if a trained run cannot be judged, 5
-    if this machine could not verify all.
+    Compute every published number again from the record. --retrain also trains
+    runs again. The exit status is 1 for a fault, 4 if a retrained run cannot be
+    judged, and 5 if this machine could not verify everything.
         ./run_all.sh verify final --retrain 2
 ./run_all.sh renew [STUDY …]
-    Execute 01, 03 and 04 of recorded studies again, from the raw tables; a
+    Execute 01, 03 and 04 of recorded studies again, from the raw tables. A
     record is replaced only if every published number comes out equal.
         ./run_all.sh renew final
 ./run_all.sh test [--fast | --all] [any pytest flag]
-    Run the tests: those that take seconds, the usual ones, or every one.
+    Run the tests. --fast leaves out the slow ones; --all adds the longest.
         ./run_all.sh test --fast
 ./run_all.sh setup
-    Only make the environment.
+    Make the environment, and run nothing.
         ./run_all.sh setup
 ./run_all.sh --help
-    This text; after a command, that command's part.
+    Print this text. After a command, print only its part.
         ./run_all.sh verify --help
 
-A STUDY is a name in params/ or the path of a YAML; studies and flags come in
-any order. --jobs is how many runs train side by side (default: as many as cores
-and memory, or GPUs, have room for). --stop-after HOURS stops everything then.
--n only tells what would run. A published record is kept, and your runs go to
-runs/; --replace puts them in its place, and makes confirmatory runs again if
-other code made them. Other flags go to Snakemake, such as --profile
-params/slurm (a cluster), or --verbose, which adds Snakemake's plan to -n.
-Ctrl-C stops everything. The environment is .venv in this folder, whatever is
-active; --here uses the active one.
+A STUDY is a name in params/ or the path of a YAML file. Studies and flags may
+come in any order:
+  --jobs N            Train N runs at once. The default is as many as cores and
+                      memory, or GPUs, have room for.
+  --stop-after HOURS  Stop everything after that time.
+  -n                  Only print what would run. With --verbose, also print
+                      Snakemake's plan.
+  --replace           Put your runs in place of a published record. Without it,
+                      the record is kept, and your runs stay in runs/. It also
+                      makes confirmatory runs again if other code made them.
+  Any other flag goes to Snakemake, such as --profile params/slurm (a cluster).
+
+Ctrl-C stops everything. The environment is .venv in this folder, even if
+another one is active; --here uses the active one.
 """
 
 import argparse
@@ -76,16 +82,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Whatever takes long to import is imported where it is used: --help is quick and needs no package.
+# Slow imports are inside the functions that need them, so --help is quick and needs no package.
 
 STOPPED = 130
-"""The status of a command that was interrupted, as shells say it."""
+"""Exit status of an interrupted command, as in shells."""
 MOST_TRIES = 3
-"""How often a sweep starts, if code is edited in the seconds before it has a copy."""
+"""How often a sweep starts if code is edited while it makes its copy."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses a command line in one line instead of by its usage."""
+    """A parser whose errors are one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         from lib.config.errors import UsageError
@@ -94,14 +100,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _path(text: str) -> Path:
-    """Read a path relative to the folder in which run_all.sh was called."""
+    """Resolve a path relative to the folder in which run_all.sh was called."""
     return Path(os.environ.get("CALLED_FROM", ""), text)
 
 
 def _study(text: str) -> str:
-    """Read a study: a name, or the path of a YAML relative to the folder of the call."""
+    """Resolve a study: a name, or the path of a YAML file relative to that folder."""
     path, own = _path(text), Path("params", Path(text).name)
-    # Unlike Path's, this is False for a name that is too long to be a file's.
+    # os.path.isfile returns False for a name that is too long; Path.is_file raises.
     if path.suffix != ".yaml" or not os.path.isfile(path):  # noqa: PTH113
         return text
     return str(own if own.is_file() and own.samefile(path) else path)
@@ -112,14 +118,14 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
         with suppress(ValueError):
             if 0 < (number := kind(text)) < float("inf"):
                 return number
-        raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; give a number above 0")
 
     return parse
 
 
 def commands() -> tuple[_Parser, Any]:
-    """Return the parser of all commands but the one that runs studies, which has no name, and the
-    parser of each by name. The first lines of this file say what the arguments mean."""
+    """Return the parser of all named commands, and each command's own parser by name. The command
+    that runs studies has no name: see `run`. The top of this file says what the arguments mean."""
     top = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     subparsers = top.add_subparsers(dest="command", parser_class=_Parser)
     add = subparsers.add_parser
@@ -152,13 +158,15 @@ def commands() -> tuple[_Parser, Any]:
 
 
 def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
-    """Run a command; return its exit status, None for 0. Raises UserError."""
+    """Run a parsed command; return its exit status (None means 0). Raises UserError."""
     match options.command:
         case "test":
             marks = "not benchmark" if options.all else "not long and not benchmark"
             marks = f"not slow and {marks}" if options.fast else marks
             command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile"]
-            command += ["--no-loadscope-reorder"]  # slow files first, as tests/conftest.py has them
+            command += [
+                "--no-loadscope-reorder"
+            ]  # keep the order of tests/conftest.py: slow files first
             os.execv(sys.executable, [*command, "-m", marks, *rest])
         case "verify":
             return verify(options.studies, options.retrain)
@@ -193,7 +201,9 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
                 for study in map(load_study, frozen.confirmatory):
                     print(f"Seeds of {study.name}: {', '.join(map(str, study.seeds))}")
                     print(*power(frozen, study, None, None), sep="\n")
-                print("Next: commit params/, publish the hash where its date can be checked; run.")
+                print(
+                    "Next: commit params/, publish the hash where it is dated, then run the study."
+                )
         case "estimate":
             from lib.config.study import load_study
             from lib.sweep.estimate import estimate
@@ -205,7 +215,7 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             from lib.train.hugging_face import export
 
             export(options.name, options.to)
-            print(f"{options.to} is for AutoModelForCausalLM.from_pretrained")
+            print(f"Load it with AutoModelForCausalLM.from_pretrained('{options.to}')")
         case "export":
             from lib.sweep.kaggle import export_study
 
@@ -230,9 +240,9 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
 
 def verify(studies: list[str], words: list[str]) -> int:
-    """Verify some studies, or else all, and the papers; then train runs again: those that `words`
-    names, or as many as it says. Return the exit status: 1 for a fault, 4 if a run cannot be
-    judged, 5 if this machine could not verify something."""
+    """Verify the studies named, or all of them and the papers. Then train runs again: `words` names
+    them, or says how many. Return the exit status: 1 for a fault, 4 if a run cannot be judged, 5 if
+    this machine could not verify everything."""
     from lib.config.files import machine_fault
     from lib.publish import findings, paper
     from lib.record import archive, retrain
@@ -244,7 +254,8 @@ def verify(studies: list[str], words: list[str]) -> int:
     chosen = archive.require_recorded(list(dict.fromkeys(named))) or archive.recorded_studies()
 
     def verify_studies() -> int:
-        from lib.sweep.estimate import begin_again  # which needs a folder for temporary files
+        # Imported here because importing it fails without a folder for temporary files.
+        from lib.sweep.estimate import begin_again
 
         return verify_records(chosen, begin_again)
 
@@ -274,7 +285,7 @@ def verify(studies: list[str], words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
-    """Run studies. Raises UsageError for a word that is neither study nor flag."""
+    """Run studies. Raises UsageError for a word that is neither a study nor a flag."""
     from lib.config.errors import UsageError, suggest
     from lib.config.files import prepare_params
     from lib.config.paths import PARAMS, listed
@@ -293,7 +304,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--stop-after", type=_positive(float))
     parser.add_argument("--dry-run", "-n", action="store_true")
     parser.add_argument("--replace", action="store_true")
-    parser.add_argument("--again", action="count", default=0)  # given by the command to itself
+    parser.add_argument(
+        "--again", action="count", default=0
+    )  # the command adds it when it restarts itself
     options, flags = parser.parse_known_args([word for word in words if word not in studies])
     if flags:
         from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
@@ -307,7 +320,9 @@ def run(words: list[str]) -> int:
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
     times = vars(options).pop("again")
     if fields and (flags or options.replace or options.stop_after):
-        raise UsageError(f"{fields[0]}: with a field that is changed, give only --jobs or -n")
+        raise UsageError(
+            f"{fields[0]}: scratch runs take only --jobs and -n; leave other flags out"
+        )
     try:
         if fields:
             from lib.sweep.scratch import read_changes, run_scratch
@@ -319,19 +334,19 @@ def run(words: list[str]) -> int:
     except EditedError:
         if times == MOST_TRIES - 1:
             raise
-    # Another process imports the code as it is now, and finds out again what is stale.
+    # Start again in a new process, which imports the edited code.
     print("lib or notebooks were edited just now; starting again", flush=True)
     os.execv(sys.executable, [*sys.orig_argv, "--again"])
 
 
 def dispatch(words: list[str]) -> int | None:
-    """Run a command line; return its exit status, None for 0. Raises UserError."""
+    """Run a command line; return its exit status (None means 0). Raises UserError."""
     parser, named = commands()
     if not words or words[0] not in named:
         return run(words)
     options, rest = parser.parse_known_args(words)
     if rest and options.command != "test":
-        parser.error(f"{options.command}: '{rest[0]}' is no argument of this command")
+        parser.error(f"{options.command}: '{rest[0]}' is not an argument of this command")
     return follow(options, rest)
 
 
@@ -346,11 +361,13 @@ def main(words: list[str]) -> int:
 
     hang_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
     for number in (signal.SIGINT, signal.SIGTERM, *hang_up):
-        signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
+        signal.signal(
+            number, signal.default_int_handler
+        )  # SIGINT is ignored after `command &` in a script
     try:
         return exit_status(dispatch)(words)
     except KeyboardInterrupt:
-        print("\nstopped; a plain rerun continues", file=sys.stderr)
+        print("\nstopped; the same command continues", file=sys.stderr)
         return STOPPED
 
 

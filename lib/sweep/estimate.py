@@ -1,4 +1,4 @@
-"""What a study costs (parameters, arithmetic, memory, time here), and the power of its seeds."""
+"""What a study costs (parameters, arithmetic, memory, time), and the power of its seeds."""
 
 import hashlib
 import json
@@ -33,35 +33,36 @@ from lib.results import RunResult
 from lib.stats.runs import tidy
 from lib.sweep.execute import corpus_of, train_apart
 
-if TYPE_CHECKING:  # torch takes a second to import: only what needs it does
+if TYPE_CHECKING:  # torch takes a second to import, so it is imported only where it is needed
     from lib.train.model import GPT
 
 AFFORDABLE = 2e12
-"""Operations of a step that is measured on a CPU: some ten seconds of a core."""
+"""Most operations of a step that a CPU measures: about ten seconds of a core."""
 CONTEXT = 1e9
-"""Bytes of a GPU that each process takes for CUDA itself."""
+"""Bytes that CUDA itself takes on the GPU, in each process."""
 PROCESS = 6e8
-"""Bytes of a run's processes beside what its model takes, and of the sweep's own."""
+"""Bytes that a run's processes take in addition to its model. The sweep itself takes as many."""
 SPEED = {"cpu": 5e10, "cuda": 5e12}
-"""Operations a second that a small model reaches, on a core and on a GPU."""
+"""Operations per second that a small model reaches on a core and on a GPU."""
 REST = 10.0
-"""Seconds that a small run takes beside its steps: its notebook's start, the suite, pictures."""
+"""Seconds that a small run takes in addition to its steps: notebook start, suite, figures."""
 _SHORT = {"iterations": 5, "warmup_iterations": 1}
-"""What a study's training is shortened to, to be checked."""
+"""Training of the short sweep that checks a study."""
 
 
 def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
-    """Hash the texts of a study, by their sources, and its task suites, as a plan fixes them."""
+    """Return the hashes that a plan freezes: each text's, by its source, and the task suites'."""
     configs = [arm.config for arm in study.arms()]
     corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
     if (n := study.evaluation.items_per_task) == 0:
         return corpora, []
-    asked = {(config.corpus, config.model.block_size) for config in configs}
-    return corpora, sorted({prepare_suite(corpus_of(c), n, size)[1]["hash"] for c, size in asked})
+    pairs = {(config.corpus, config.model.block_size) for config in configs}
+    return corpora, sorted({prepare_suite(corpus_of(c), n, size)[1]["hash"] for c, size in pairs})
 
 
 def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | None:
-    """Return the hashes of a run's initial weights and batches; None if its text is not here."""
+    """Make a run's initial weights and batches again; return their hashes, or None if its text is
+    not on this machine."""
     from lib.train.trainer import initial_hashes
 
     corpus = _corpus_here(config.corpus)
@@ -70,15 +71,15 @@ def begin_again(config: RunConfig, seed: int, steps: int) -> tuple[str, str] | N
 
 @cache
 def _corpus_here(corpus: CorpusConfig) -> Corpus | None:
-    """Load a corpus; None if it cannot be had, which is asked of the internet once."""
+    """Load a corpus; None if it is not here and cannot be downloaded. The cache tries only once."""
     with suppress(CorpusError):
         return corpus_of(corpus)
     return None
 
 
 def machine_of(config: RunConfig) -> Machine:
-    """Resolve the settings of this machine for a run. A GPU that is not here counts as a CPU; torch
-    is asked only if NVIDIA's driver is here."""
+    """Resolve the settings of this machine for a run. If there is no GPU, use the CPU. torch is
+    imported only if NVIDIA's driver is installed."""
     if config.machine.device == "cpu" or not shutil.which("nvidia-smi"):
         return config.machine_on("cpu")
     from lib.train.machine import prepare
@@ -87,18 +88,18 @@ def machine_of(config: RunConfig) -> Machine:
 
 
 class Size(NamedTuple):
-    """How large a run is."""
+    """The size of a run."""
 
     symbols: int
     parameters: int
-    """Without biases and gains, about a hundredth."""
+    """Weights in matrices. Biases and gains, about a hundredth, are left out."""
     flops: float
-    """Operations of a step."""
+    """Operations per step."""
 
 
 def symbols_of(config: CorpusConfig) -> int:
-    """Count the symbols of a corpus. They follow from its tokenizer; only for characters is the
-    text read. Raises CorpusError."""
+    """Count the symbols of a corpus by its tokenizer. Only `characters` needs the text. Raises
+    CorpusError."""
     if config.tokenizer == "characters":
         return corpus_of(config).vocab_size
     if config.tokenizer.endswith(".json"):
@@ -107,10 +108,10 @@ def symbols_of(config: CorpusConfig) -> int:
 
 
 def size_of(config: RunConfig) -> Size:
-    """Count symbols, parameters and operations of a run. A step takes 6 N + 12 L C T operations
-    for each token (Chowdhery et al. 2022, arXiv 2204.02311, appendix B), with L layers, C features
-    and T tokens of context. N leaves out embeddings that are only looked up: nothing is multiplied
-    with them. Raises CorpusError."""
+    """Count the symbols, parameters and operations of a run. A step takes 6 N + 12 L C T operations
+    per token (Chowdhery et al. 2022, arXiv 2204.02311, appendix B): L layers, C features, T tokens
+    of context. N leaves out embeddings that are only looked up, because nothing is multiplied by
+    them. Raises CorpusError."""
     model, symbols = config.model, symbols_of(config.corpus)
     blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
     multiplied = blocks + symbols * model.n_embd
@@ -122,17 +123,18 @@ def size_of(config: RunConfig) -> Size:
 
 
 def model_of(config: RunConfig) -> "GPT":
-    """Return a run's model, without weights."""
+    """Return a run's model with uninitialised weights."""
     from lib.train.model import GPT
 
     return GPT(config.model, symbols_of(config.corpus), None)
 
 
 def memory(config: RunConfig, size: Size) -> dict[str, float]:
-    """Count the bytes on each device at the peak of a step: weights, gradients, AdamW's two moments
-    or Muon's one of the matrices in blocks, and activations. Of these a block keeps some
-    8 C + b (6 + 2 m) C bytes for each token, with C features, an MLP m times as wide and b bytes
-    per number, and the head (b + 12) V, with V symbols: within a tenth of what torch counts."""
+    """Count the bytes on each device at the peak of a step: weights, gradients, optimizer moments
+    and activations. AdamW keeps two moments; Muon keeps one for the matrices in blocks. Activations
+    per token: each block keeps about 8 C + b (6 + 2 m) C bytes (C features, an MLP m times as wide,
+    b bytes per number), the head (b + 12) V (V symbols). This is within a tenth of torch's count.
+    """
     model, machine = config.model, machine_of(config)
     b = 4 if config.training.precision in ("fp32", "tf32") else 2
     block = (8 + b * (6 + 2 * model.mlp_ratio)) * model.n_embd
@@ -149,9 +151,10 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
 
 
 def gpus(studies: list[Study], jobs: int | None) -> list[str]:
-    """Return the GPU of each run that trains at the same time; none if studies train on the CPU.
-    Runs share a GPU, because a run spends most of its time outside it: as many as cores and memory
-    allow, or as `jobs` says. A run that takes several GPUs has all of them (`0,1`)."""
+    """Return the GPU of each run that trains at the same time; [] if studies train on the CPU.
+
+    Runs share a GPU, because a small run spends most of its time outside it: `jobs` runs, or as
+    many as cores and memory allow. A run with several processes gets all GPUs (`0,1`)."""
     if all(machine_of(study).device == "cpu" for study in studies):
         return []
     import torch
@@ -161,6 +164,7 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
     if any(study.machine.processes != 1 for study in studies):
         return [names]
     each = names.split(",")
+    # GPUs take turns in the list: 0, 1, 0, 1.
     needed = CONTEXT + 2 * _most_memory(studies)
     fitting = int(torch.cuda.get_device_properties(0).total_memory / needed)
     wanted = jobs or min(cores(), fitting * len(each))
@@ -168,35 +172,38 @@ def gpus(studies: list[Study], jobs: int | None) -> list[str]:
 
 
 def side_by_side(studies: list[Study]) -> int:
-    """Return how many runs on a CPU can train at the same time, by its cores and memory."""
+    """Return how many runs can train on the CPU at the same time, by cores and memory."""
     needed = PROCESS + 2 * _most_memory(studies)
     return max(1, min(cores(), int((total_memory() - PROCESS) / needed)))
 
 
 def _most_memory(studies: list[Study]) -> float:
-    """Return the bytes that the largest run of some studies takes."""
+    """Return the bytes that the largest run of the studies takes."""
     configs = [arm.config for study in studies for arm in study.arms()]
     return max(sum(memory(config, size_of(config)).values()) for config in configs)
 
 
 class Trial(NamedTuple):
-    """Seconds of the parts of a run, measured."""
+    """Measured seconds of the parts of a run."""
 
     step: float
     point: float
-    """Of the dev curve."""
+    """One point of the dev curve."""
     rest: float
+    """Everything else."""
 
 
 def trial(arm: Arm) -> Trial:
-    """Train an arm for a few steps, as a sweep would, in a folder of its own. If no GPU is here, it
-    trains on the CPU. If fewer devices are here than its processes, one of them takes its share of
-    the batch alone; if its text is not here, a text of as many symbols stands in. Raises UserError
-    if it fails."""
+    """Train an arm for a few steps in a temporary folder, and measure the time.
+
+    If something is missing here, something similar is timed: the CPU instead of a GPU; one process
+    with its share of the batch if there are too few devices; another text with as many symbols.
+    Raises UserError if the run fails.
+    """
     from lib.train.machine import require_devices
 
     fields: Any = arm.config.model_dump()
-    fields["evaluation"]["interval"] = 1
+    fields["evaluation"]["interval"] = 1  # so that the few steps also time the dev curve
     machine = machine_of(arm.config)
     fields["machine"]["device"] = machine.device
     try:
@@ -215,13 +222,13 @@ def trial(arm: Arm) -> Trial:
 
 
 def stand_in(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
-    """Return a corpus that is here, with the symbols of one that is not. Byte pairs have to be
-    learned from the text: in their place stand tokens that never occur."""
+    """Return a corpus that is on this machine and has as many symbols as one that is not. Byte
+    pairs would have to be learned from the missing text; tokens that never occur replace them."""
     tokenizer = corpus.tokenizer
     if tokenizer.startswith("bpe-"):
         content = json.loads(learn("bytes", []))
         vocabulary = content["model"]["vocab"]
-        n = symbols_of(corpus) - len(vocabulary) - 1  # beside bytes and the end of a document
+        n = symbols_of(corpus) - len(vocabulary) - 1  # without bytes and the end of a document
         vocabulary |= {f"<{i}>": len(vocabulary) + 1 + i for i in range(n)}
         tokenizer = str(folder / "tokenizer.json")
         write_json(Path(tokenizer), content)
@@ -229,7 +236,7 @@ def stand_in(corpus: CorpusConfig, folder: Path) -> CorpusConfig:
 
 
 def try_largest(study: Study) -> Trial | None:
-    """Try the largest arm of a study; return None if one of its steps would take a CPU long."""
+    """Time the largest arm of a study; None if one step would take too long on a CPU."""
     largest = largest_arm(study)
     work = size_of(largest.config).flops
     is_long = machine_of(largest.config).device == "cpu" and work > AFFORDABLE
@@ -242,13 +249,13 @@ def largest_arm(study: Study) -> Arm:
 
 
 def device_of(study: Study) -> str:
-    """Return the kind of device that a study runs on, here or elsewhere: cpu or cuda."""
+    """Return the type of device that a study runs on, here or elsewhere: cpu or cuda."""
     return "cuda" if study.machine.device == "cuda" else machine_of(study).device
 
 
 def seconds_of(study: Study, tried: Trial | None = None) -> dict[str, float]:
-    """Return how many seconds a run of each arm takes: by a trial of the largest one, or else
-    roughly, by arithmetic."""
+    """Return how many seconds a run of each arm takes: from a trial of the largest arm, or else
+    from a rough count of operations."""
     most = size_of(largest_arm(study).config).flops
     speed = SPEED[device_of(study)] * machine_of(study).processes
     seconds = {}
@@ -263,9 +270,9 @@ def seconds_of(study: Study, tried: Trial | None = None) -> dict[str, float]:
 
 
 def asks(study: Study, *, tries: bool) -> str:
-    """Return the minutes and megabytes that each run of a study asks a cluster for at its first
-    attempt, `minutes:megabytes`: three times what its largest run takes, and ten minutes more. The
-    time is measured if it `tries` and the device is here, else it follows from arithmetic."""
+    """Return what each run of a study requests from a cluster at its first attempt, as
+    `minutes:megabytes`: three times what the largest run takes, plus ten minutes. If `tries` is
+    true and the device is here, the time is measured, otherwise estimated from operations."""
     is_here = study.machine.device != "cuda" or machine_of(study).device == "cuda"
     tried = try_largest(study) if tries and is_here else None
     minutes = math.ceil(10 + 3 * max(seconds_of(study, tried).values()) / 60)
@@ -274,25 +281,25 @@ def asks(study: Study, *, tries: bool) -> str:
 
 
 def time_of(study: Study) -> Iterator[str]:
-    """Yield lines that say how long a study takes here, by a trial of its largest arm."""
+    """Yield lines that say how long a study takes here, from a trial of its largest arm."""
     from lib.train.machine import describe
 
     tried = try_largest(study)
     if tried is None:
-        yield "  time        not tried: a step of it would take a core more than ten seconds"
+        yield "  time        not measured: one step would take a core more than ten seconds"
         return
     seconds = seconds_of(study, tried).values()
     jobs = len(gpus([study], None)) or side_by_side([study])
-    total = max(max(seconds), len(study.seeds) * sum(seconds) / jobs)
-    here = describe(machine_of(study)).device_name
+    total = max(max(seconds), len(study.seeds) * sum(seconds) / jobs)  # at least the longest run
+    name = describe(machine_of(study)).device_name
     daily = 86_400 / tried.step
-    yield f"  time        on {here}: {1000 * tried.step:,.1f} ms a step, {daily:,.0f} steps a day,"
-    yield f"              {clock(max(seconds))} a run, {clock(total)} in all, {jobs} side by side;"
-    yield "              the analysis comes on top"
+    yield f"  time        on {name}: {1000 * tried.step:,.1f} ms a step, {daily:,.0f} steps a day,"
+    yield f"              {clock(max(seconds))} a run, {clock(total)} in all, {jobs} at once,"
+    yield "              plus the analysis"
 
 
 def clock(seconds: float) -> str:
-    """Write a time: seconds below a minute, else h:mm:ss."""
+    """Write a duration: in seconds below a minute, else h:mm:ss."""
     return f"{seconds:.0f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
@@ -302,8 +309,8 @@ def amount(size: float) -> str:
 
 
 def seconds_to_write(size: float) -> float:
-    """Measure how long a checkpoint takes to hash and to write to the disk that keeps runs."""
-    sample = bytes(min(int(size), 2**26))
+    """Measure how long it takes to hash a checkpoint and to write it to the disk of `runs/`."""
+    sample = bytes(min(int(size), 2**26))  # a part of it, at most 67 MB
     with tempfile.TemporaryFile(dir=output_root()) as file:
         start = time.perf_counter()
         hashlib.sha256(sample)
@@ -313,14 +320,15 @@ def seconds_to_write(size: float) -> float:
 
 
 def shortened(study: Study) -> Study:
-    """Return a study of its first two arms and two seeds, with five steps and under no plan, which
-    goes through all that the study goes through."""
+    """Return a study of the first two arms and two seeds, with five steps and without a plan. It
+    goes through everything that the full study goes through."""
     content: dict[str, Any] = study.model_dump(exclude={"commits"})
     first = list(study.arms())[:2]
     levels = {f: list(dict.fromkeys(arm.levels[f] for arm in first)) for f in study.factors}
     for field, most in _SHORT.items():
         content["training"][field] = min(content["training"][field], most)
         if (factor := f"training.{field}") in levels:
+            # The arms must still differ.
             levels[factor] = [most + i for i in range(len(levels[factor]))]
     kept = [e for e in study.exclude if all(level in levels[f] for f, level in e.items())]
     content |= {"factors": levels, "exclude": kept, "seeds": study.seeds[:2], "plan": None}
@@ -332,51 +340,51 @@ def estimate(
     study: Study, effect: float | None, spread: str | None, measure: str | None = None
 ) -> Iterator[str]:
     """Yield lines that say what a study costs (parameters, arithmetic, memory, time here), and the
-    power of its plan's hypotheses in a measure (None: in all). Without a plan, these are the
-    hypotheses that `freeze --new` would write.
+    power of its plan's hypotheses on a measure (None: on all). Without a plan, use the hypotheses
+    that `freeze --new` would write.
 
     `effect` is the true difference (None: see `expected_power`). `spread` is the sd of differences,
-    or a recorded study that shows it (None: the plan's).
+    or a recorded study to take it from (None: the plan's).
     """
     arms, n = list(study.arms()), len(study.seeds)
     config = largest_arm(study).config
     size = size_of(config)
     work = [arm.config.training.iterations * size_of(arm.config).flops for arm in arms]
     parameters = sum(weights.numel() for weights in model_of(config).parameters())
-    yield f"{study.name}: {len(arms)} arms × {n} seeds; of the largest run:"
+    yield f"{study.name}: {len(arms)} arms × {n} seeds; the largest run has:"
     yield f"  parameters  {parameters:,}"
     yield f"  tokens      {config.tokens:,}"
-    yield f"  arithmetic  {max(work):.2e} FLOP, of all runs {n * sum(work):.2e}"
+    yield f"  arithmetic  {max(work):.2e} FLOP ({n * sum(work):.2e} in all runs)"
     needed = memory(config, size)
     parts = ", ".join(f"{part} {amount(number)}" for part, number in needed.items())
-    yield f"  memory      {amount(sum(needed.values()))} a process: {parts}"
+    yield f"  memory      {amount(sum(needed.values()))} per process: {parts}"
     checkpoint = needed["optimizer"] + 4.0 * parameters
     seconds = seconds_to_write(checkpoint)
     yield f"  checkpoint  {amount(checkpoint)}, written here in {seconds:.1f} s"
     if config.corpus.tokenizer != "characters":
-        yield f"  on disk     {amount(4 * config.tokens)} of ids, for a text of as many tokens"
+        yield f"  on disk     {amount(4 * config.tokens)} of token ids, if each token is read once"
     yield from time_of(study)
     try:
         plan = load_plan(study)
     except ConfigError as error:
         lacks = str(error).replace("\nerror: ", "\n  ")
-        yield f"Power takes a plan that is filled in:\n  {lacks}"
+        yield f"Power: fill in the plan first:\n  {lacks}"
         return
     if plan is None and (effect is None or spread is None):
-        yield "Power takes a plan (./run_all.sh freeze --new PLAN --study NAME), or --effect and"
-        yield "--spread: the difference that you expect, and its sd over seeds or a pilot study"
+        yield "Power: write a plan (./run_all.sh freeze --new PLAN --study NAME), or pass --effect"
+        yield "(the difference that you expect) and --spread (its sd over seeds, or a pilot study)"
         return
     known = [h.measure for h in plan.bound.values()] if plan else [*MEASURES]
     if measure and measure not in known:
         raise UsageError(f"--measure: {suggest(measure, known)}")
     plan = plan or Plan.model_validate(proposed_plan(study, measure))
-    asked = {name: h for name, h in plan.bound.items() if measure in (None, h.measure)}
-    yield from power(plan.model_copy(update={"hypotheses": asked}), study, effect, spread)
+    chosen = {name: h for name, h in plan.bound.items() if measure in (None, h.measure)}
+    yield from power(plan.model_copy(update={"hypotheses": chosen}), study, effect, spread)
 
 
 def power(plan: Plan, study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
-    """Yield lines that say the power of each hypothesis with a study's seeds, how many seeds the
-    plan's power needs, and which exact tests cannot reach their level."""
+    """Yield lines with the power of each hypothesis at a study's seeds, the seeds that the plan's
+    power needs, and a warning for each exact test that cannot reach its level."""
     from lib.stats.power import expected_power, independent, out_of_reach, spread_of  # scipy
 
     n = len(study.seeds)
@@ -385,7 +393,9 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
     with suppress(TypeError, ValueError):
         source = float(source)
     if isinstance(source, float) and not 0 < source < float("inf"):
-        raise UsageError(f"--spread: {source} is no sd; give one above 0, or the name of a study")
+        raise UsageError(
+            f"--spread: {source} is not an sd; give a number above 0, or the name of a study"
+        )
     if isinstance(source, str):
         (name,) = require_recorded([source])
         sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))
@@ -398,16 +408,16 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
                     h, arm_weights(h.pairs, variants, levels, h.minus_share)
                 )
     if not sds:
-        yield "Power is unknown: name a pilot study, or guess an sd of differences, by --spread"
+        yield "Power: unknown; pass --spread: a pilot study, or your guess of the differences' sd"
         return
     table = expected_power(plan, sds, n, effect)
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"
-    # An index is aligned at its left, as names are read.
+    # pandas aligns an index on the left, which is easier to read for names.
     shown = table.set_index("hypothesis").rename_axis(index=None, columns="hypothesis")
     shown = shown.dropna(axis="columns", how="all")
     yield shown.to_string(float_format="{:.4g}".format)
     if "negligible" in shown:
-        yield "negligible: the power to show that a true difference of 0 is too small to matter"
+        yield "negligible: the power to show that a difference is negligible if it is truly 0"
     few = table.loc[table["power"] < plan.power, "hypothesis"]
     if len(few):
         yield f"warning: {n} seeds are too few for {', '.join(few)}"

@@ -1,8 +1,8 @@
-"""Run one notebook under papermill, and record how it ended.
+"""Execute one notebook with papermill, and record how it ended.
 
 A notebook has completed only if papermill ended without an error and the notebook wrote its result.
-Its cells alone cannot tell: after a killed kernel or a timeout, papermill calls all of them
-`completed`.
+The status of its cells is not enough: after a killed kernel or a timeout, papermill marks all of
+them `completed`.
 """
 
 import itertools
@@ -46,47 +46,47 @@ if TYPE_CHECKING:
     from lib.data.text import Corpus
 
 GPUS = "STUDY_GPUS"
-"""Environment variable with the GPU of each run side by side, separated by semicolons.
-Not an argument, because a job's command line is the one that older commits know."""
+"""Environment variable with the GPU of each run that trains at once, separated by semicolons. It is
+not an argument, because older commits know only the arguments they have."""
 MAX_TURNS = 16
-"""Of seeds: all further ones of a study are one turn, as every rule takes Snakemake some time."""
+"""Most turns of a study. All further seeds share the last one, because each rule costs time."""
 _READS = {
     "01_data": ("config", "data"),
     "03_analysis": ("config", "stats", "figures"),
     "04_figures": ("config", "stats", "figures"),
 }
-"""Rooms of `lib` that decide what a notebook of a whole study shows."""
+"""Rooms of `lib` that decide the output of each notebook of a whole study."""
 
 
 class ExecutionError(UserError):
-    """A notebook that did not complete; the message says why and where it is kept."""
+    """A notebook did not complete; the message says why, and where the notebook is."""
 
 
 def execute(
     notebook: str, study: Study, arm: str = "", seed: int = 0, changes: Json | None = None
 ) -> Path:
-    """Execute `notebooks/<notebook>.ipynb` for a study (and a run of it); return the result's path.
-    With `changes` (dotted field → value) that is a scratch run.
+    """Execute `notebooks/<notebook>.ipynb` for a study, or for one run; return the result's path.
+    With `changes` (dotted field → value) it is a scratch run.
 
-    Raises ConfigError for an arm or a seed that does not exist, and ExecutionError when the
-    notebook fails; the notebook is kept, stamped with the reason.
+    Raises ConfigError for an arm or a seed that does not exist, and ExecutionError if the notebook
+    fails. A failed notebook is kept, with the reason in its first cell.
     """
     parameters: dict[str, Any] = {"study": study.name}
     result = result_file(notebook, study.name, arm, seed)
-    if ROOT.parent == COPIES:
+    if ROOT.parent == COPIES:  # this process runs from a sweep's copy of the code
         require_as_asked(study)
     if arm:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
         commit = study.commit_of(study.arm(arm))
-        if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
+        if commit and ROOT.name != commit:  # each commit executes its own notebook
             execute_in(tree_of(commit), str(output_root()), notebook, study.name, arm, str(seed))
             return result
-        parameters["changes"] = changes or {}  # not those that somebody left in the notebook
+        parameters["changes"] = changes or {}  # overrides what somebody left in the notebook
         study, this = scratch(study, study.arm(arm), parameters["changes"])
         arm, result = this.id, result_file(notebook, study.name, this.id, seed)
     output = executed_notebook(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
-    # An earlier result must not pass for this one's, nor what was made from it for up to date.
+    # Delete the earlier result and everything made from it, so that none of it passes as current.
     made = [result, RUNS / "site.txt"]
     if study.name != SCRATCH:
         later = [name for name in ("03_analysis", "04_figures") if name > notebook]
@@ -97,19 +97,20 @@ def execute(
     plan = load_plan(study)
     start = time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
+    # A run's own result has the hashes of its code and text; these notebooks have only the stamp.
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
     with own_gpu() if arm else nullcontext() as gpu:
         visible = {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}
         with kernel_environment(study.machine.threads, **visible) as folder:
             reason = _run_papermill(notebook, output, parameters, folder)
     if not arm:
-        from lib.record.archive import files_of  # pandas, for which no run need wait
+        from lib.record.archive import files_of  # imports pandas, which runs do not need
 
         stamp["files"] = files_of(notebook, study.name)
     if not reason and not result.is_file():
         reason = f"the notebook wrote no {relative(result)}"
     if arm and not reason:
-        stamp["result"] = sha256(result)
+        stamp["result"] = sha256(result)  # so that a result edited later is noticed
     _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
     if reason:
         result.unlink(missing_ok=True)
@@ -119,7 +120,7 @@ def execute(
 
 @contextmanager
 def apart(studies: Iterable[Study]) -> Iterator[str]:
-    """Yield a temporary output folder, with the parameters of studies, without their plans."""
+    """Yield a temporary output folder with the parameters of some studies, without their plans."""
     with tempfile.TemporaryDirectory(prefix="apart-") as folder:
         Path(folder, "data").symlink_to(output_root() / "data")
         for study in (study.model_copy(update={"plan": None}) for study in studies):
@@ -128,13 +129,15 @@ def apart(studies: Iterable[Study]) -> Iterator[str]:
         try:
             yield folder
         finally:
-            for tree in Path(folder).glob("runs/.code/*/.git"):  # of arms that are commits
+            for tree in Path(folder).glob(
+                "runs/.code/*/.git"
+            ):  # worktrees of commits that are arms
                 git("worktree", "remove", "--force", str(tree.parent))
 
 
 def train_apart(study: Study, arm: str, seed: int) -> Any:
-    """Execute 02_train for a run of a study in a temporary folder, without a plan; return the
-    result. Raises UserError, with what it said last, if it fails."""
+    """Execute 02_train for one run in a temporary folder, without a plan; return its result. Raises
+    UserError with the last error that it printed."""
     with apart([study]) as folder:
         execute_in(ROOT, folder, "02_train", study.name, arm, str(seed))
         return read_json(Path(folder, "runs", study.name, arm, f"seed-{seed}", "result.json"))
@@ -142,14 +145,14 @@ def train_apart(study: Study, arm: str, seed: int) -> Any:
 
 @cache
 def corpus_of(config: CorpusConfig) -> "Corpus":
-    """Load a corpus, once in a process. Raises CorpusError."""
-    from lib.data.text import load_corpus  # which no run's parent process needs
+    """Load a corpus, once per process. Raises CorpusError."""
+    from lib.data.text import load_corpus  # slow, and the parent process of a run does not need it
 
     return load_corpus(config)
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:
-    """Return digests of what a notebook of a whole study is made from, by what messages call it."""
+    """Return a digest of each source of a notebook of a whole study, by its name in messages."""
     from lib.record.archive import results_read
 
     plan = load_plan(study)
@@ -170,7 +173,7 @@ def made_from(notebook: str, study: Study) -> dict[str, str]:
 
 def turns(studies: Iterable[Study]) -> dict[str, tuple[Study, list[str], list[int]]]:
     """Group runs by the order in which they start: study by study, seed by seed, baselines first.
-    So whatever is done of a sweep is pairs. Each group has a Snakemake rule; return its study, arms
+    So a sweep that stops halfway has pairs. Each group is a Snakemake rule; return its study, arms
     and seeds by the rule's name."""
     parts = []
     for study in studies:
@@ -184,33 +187,33 @@ def turns(studies: Iterable[Study]) -> dict[str, tuple[Study, list[str], list[in
 
 
 def archived_file(study: str) -> Path:
-    """Return the file in which archiving a study says what it did, which shows that it is done."""
+    """Return the file with the output of archiving a study. If it exists, the study is archived."""
     return study_folder(study) / "archived.txt"
 
 
 @contextmanager
 def own_gpu() -> Iterator[str | None]:
-    """Hold one of a sweep's places on a GPU, which takes one run at a time; yield the GPU's name,
-    or None if the sweep has no GPU."""
+    """Take one of the sweep's places on a GPU while the block runs; yield the GPU's name, or None
+    if the sweep has no GPU. A place takes one run at a time."""
     names = list(filter(None, os.environ.get(GPUS, "").split(";")))
     for place, name in itertools.cycle(enumerate(names)):
         try:
-            held = file_lock(RUNS / f".gpu-{place}.lock").acquire(timeout=0.1)
+            lock = file_lock(RUNS / f".gpu-{place}.lock").acquire(timeout=0.1)
         except Timeout:
-            continue
-        with held:
+            continue  # try the next place, in turn, until one is free
+        with lock:
             yield name
         return
     yield None
 
 
 def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) -> str | None:
-    """Execute a notebook, with sockets in a short folder; return None, or what went wrong."""
+    """Execute a notebook, with its sockets in `folder`; return None, or the error in one line."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from traitlets.config import Config
 
-    # Over TCP, kernels that start at once sometimes take one port.
+    # Not over TCP: kernels that start at the same time sometimes get the same port.
     sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
     try:
         papermill.execute_notebook(
@@ -225,8 +228,8 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
             config=sockets,
         )
     except DeadKernelError:
-        few = "most likely memory ran out; start fewer runs side by side (--jobs)"
-        return f"DeadKernelError: the kernel was killed: {few}"
+        few = "most likely out of memory; run fewer at once (--jobs)"
+        return f"DeadKernelError: the kernel was killed, {few}"
     except papermill.PapermillExecutionError as error:
         return " ".join(f"{error.ename}: {error.evalue}".split())
     except Exception as error:
@@ -235,8 +238,8 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
 
 
 def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
-    """Write status, plan and commit into the notebook: as metadata, and a failure also as its first
-    cell. Folders of this machine are taken out, so that a traceback names `lib/…`."""
+    """Write status, plan and commit into the notebook's metadata, and a failure also into a first
+    cell. Remove this machine's folders from it, so that a traceback shows `lib/…`."""
     if not output.is_file():
         return
     text = output.read_text("utf-8")
@@ -253,15 +256,17 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     for key in {"input_path", "output_path"} & record.keys():
         record[key] = relative(Path(record[key]))
     if reason:
-        cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
+        cell = nbformat.v4.new_markdown_cell(
+            f"# FAILED\nThis notebook did not complete: `{reason}`"
+        )
         notebook["cells"].insert(0, cell)
     write_json(output, slim(notebook))
 
 
 @exit_status
 def main(notebook: str, study: str, arm: str = "", seed: str = "0", changes: str = "{}") -> None:
-    """Execute a notebook: `python -m lib.sweep.execute 02_train final none 0`; for a scratch run,
-    with its changes as JSON behind that."""
+    """Execute a notebook: `python -m lib.sweep.execute 02_train final none 0`. A scratch run takes
+    its changes as one more argument, in JSON."""
     end_with_parent()
     print(relative(execute(notebook, load_study(study), arm, int(seed), json.loads(changes))))
 

@@ -1,4 +1,4 @@
-"""Pre-flight checks: find what would stop a study later before anything trains."""
+"""Pre-flight checks: find everything that would stop a study later, before anything trains."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,10 +29,10 @@ Check = Callable[[Study], Any]
 
 
 def load_and_check(names: list[str], *, replaces: bool = False) -> list[Study]:
-    """Load the studies named and check all that they name: plan, commits, corpora. Raises UserError
-    with a line for each fault.
+    """Load studies, and check their plans, commits and corpora. Raises UserError with a line for
+    each fault.
 
-    With `replaces`, confirmatory runs may be made again by other code.
+    With `replaces`, other code may make confirmatory runs again.
     """
     faults: list[str] = []
     studies: list[Study] = []
@@ -54,9 +54,9 @@ def load_and_check(names: list[str], *, replaces: bool = False) -> list[Study]:
 
 
 def require_executable(studies: list[Study], *, is_local: bool) -> None:
-    """Check what matters only if something is to be executed: tasks, whose files may run Python,
-    and, if it is to be executed here, devices and memory. Raises UserError with a line for each
-    fault."""
+    """Check the tasks, and if runs train on this machine (`is_local`), devices and memory. Raises
+    UserError with a line for each fault. Call this only before a sweep: task files may run Python.
+    """
     faults: list[str] = []
     for study in studies:
         where = f"{study.name}.yaml: "
@@ -69,7 +69,7 @@ def require_executable(studies: list[Study], *, is_local: bool) -> None:
 
 
 def print_texts(studies: list[Study]) -> None:
-    """Print what is held out of texts of one's own, and what is amiss with any text."""
+    """Print what is held out of the user's own texts, and warnings about any text."""
     configs = [arm.config for study in studies for arm in study.arms()]
     corpora = [corpus_of(text) for text in {config.corpus for config in configs}]
     own = [corpus for corpus in corpora if corpus.name not in KNOWN]
@@ -83,11 +83,11 @@ def print_texts(studies: list[Study]) -> None:
 
 def require_same_plan(study: Study) -> None:
     """Raise ConfigError if runs of a study, in `runs/` or in a record, were made under another plan
-    than it names now. The plan's file may have another name, and more deviations and comments."""
+    than it names now. Renaming the plan's file, or adding deviations and comments, is allowed."""
     plan = load_plan(study)
     begun = [made for made in _begun(study.name) if made[0] != (plan and plan.hash)]
     require_plan_of_runs(study, begun)
-    # A published plan has the hash that it was published with, whatever its file says now.
+    # Hash the file itself: a published plan always has its published hash.
     content = Plan.content_hash(read_yaml(PLANS / study.plan)) if study.plan else None
     for path in PAPERS.glob(f"*/record/{study.name}"):
         was, number, kept = _plan_of_record(Record(study.name, path.parents[1]))
@@ -95,8 +95,8 @@ def require_same_plan(study: Study) -> None:
 
 
 def require_as_frozen(study: Study) -> None:
-    """Raise ConfigError if a study was confirmatory, and its parameters or seeds are not those that
-    its plan froze any more: its runs would be made again, and its record replaced."""
+    """Raise ConfigError if a confirmatory study has other parameters or seeds than its plan froze.
+    Otherwise its runs would be made again, and its record replaced."""
     plan = load_plan(study)
     if plan is None or study.name not in plan.frozen:
         return
@@ -109,14 +109,14 @@ def require_as_frozen(study: Study) -> None:
     as_frozen = (parameters_digest(study), study.seeds) == (frozen.parameters, drawn)
     if "CONFIRMATORY" in standings and not as_frozen:
         raise ConfigError(
-            f"parameters: are not those that {study.plan} froze, and the study is confirmatory: "
-            f"`git checkout params/{study.name}.yaml` restores them; for others, begin a new study"
+            f"parameters: are not those that {study.plan} froze, and the study is confirmatory; "
+            f"`git checkout params/{study.name}.yaml` restores them; for others, write a new study"
         )
 
 
 def require_same_code(study: Study) -> None:
-    """Raise ConfigError if runs of a study may be confirmatory, and were made by other code than
-    today's: they would be made again, and its record replaced."""
+    """Raise ConfigError if runs of a study may be confirmatory and were made by other code.
+    Otherwise they would be made again, and the record replaced."""
     plan = load_plan(study)
     if plan is None or study.name not in plan.frozen:
         return
@@ -141,20 +141,23 @@ def require_same_code(study: Study) -> None:
         ((remedy, _),) = remedies.most_common(1)
         fault = f"{remedies.total()} runs under {study.plan} were made by other code than today's"
         again = "--replace makes them again, and replaces the study's record"
-        raise ConfigError(f"code: {fault}: {remedy}; {again}")
+        raise ConfigError(f"code: {fault}; {remedy}; {again}")
 
 
 def _results(study: str) -> Iterator[RunResult]:
-    """Yield the results of a study's runs in `runs/`. A damaged one is made again."""
+    """Yield the results of a study's runs in `runs/`. Skip damaged ones: they are made again."""
     for path in listed(study_folder(study), "*/seed-*/result.json"):
         with suppress(OSError, ValueError):
             yield RunResult.model_validate(read_json(path))
 
 
 def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
-    """Yield of each run of a study in `runs/` that began the hash of its plan, and its commit."""
+    """Yield the plan's hash and the commit of each run of a study in `runs/` that has started."""
     for folder in study_folder(study).glob("*/seed-*"):
-        for file in (folder / "result.json", folder / PROVENANCE):  # the latter alone: unfinished
+        for file in (
+            folder / "result.json",
+            folder / PROVENANCE,
+        ):  # an unfinished run has no result
             with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
                 content = read_json(file)
                 trained = content.get("provenance", {}).get("trained", content)
@@ -163,7 +166,7 @@ def _begun(study: str) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
-    """Return the hash of a record's plan, how many runs it has (0 if the record is damaged), and
+    """Return the hash of a record's plan, the number of its runs (0 if the record is damaged), and
     the plan's file."""
     with suppress(OSError, UserError):
         file = record.folder / "plan.yaml"
@@ -174,8 +177,8 @@ def _plan_of_record(record: Record) -> tuple[str | None, int, Path | None]:
 
 
 def _require_equal_texts(study: Study) -> None:
-    """Raise ConfigError if arms read one text under two names, or if tokenizers split one source in
-    different ways (characters split documents in another way than byte pairs do)."""
+    """Raise ConfigError if two equal arms read one text under two names, or if two arms hold out
+    different parts of one source (characters and byte pairs split documents differently)."""
     first, configs = dict[str, CorpusConfig](), dict[str, str]()
     for arm in study.arms():
         content = arm.config.model_dump(exclude={"machine"})
@@ -183,13 +186,13 @@ def _require_equal_texts(study: Study) -> None:
         content["corpus"] = corpus.sha256, len(corpus.train), corpus.tokenizer.sha256
         same = configs.setdefault(digest([arm.levels.get(CODE), content]), arm.id)
         if same != arm.id:
-            raise ConfigError(f"factors: {same} and {arm.id} read one text; leave one of them out")
+            raise ConfigError(f"factors: {same} and {arm.id} read the same text; leave one out")
     for text in dict.fromkeys(arm.config.corpus for arm in study.arms()):
         other = first.setdefault(text.source, text)
         if corpus_of(other).sha256 != corpus_of(text).sha256:
             raise ConfigError(
-                f"corpus.tokenizer: {other.tokenizer} and {text.tokenizer} part the documents of "
-                f"{text.source} in different ways; leave one of them out"
+                f"corpus.tokenizer: {other.tokenizer} and {text.tokenizer} split the documents of "
+                f"{text.source} in different ways; leave one out"
             )
 
 
@@ -200,7 +203,7 @@ def _raise(faults: list[str]) -> None:
 
 @contextmanager
 def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
-    """Collect a UserError of the block as a fault, and go on."""
+    """Add a UserError of the block to `faults` instead of raising it."""
     try:
         yield
     except UserError as error:
@@ -208,13 +211,13 @@ def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
 
 
 def _require_tasks(study: Study) -> None:
-    """Raise ConfigError if a stock task cannot be evaluated for some arm, or does not give a
-    measure that the plan tests."""
+    """Raise ConfigError if a stock task cannot be evaluated for some arm, or lacks a measure that
+    the plan tests."""
     if not study.evaluation.tasks:
         return
     if not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
-    # Importing it takes seconds, which other studies need not wait.
+    # Importing the harness takes seconds, so only studies that need it wait.
     from lib.train.lm_eval import TokenLM, require_tasks
 
     plan = load_plan(study)
@@ -226,20 +229,20 @@ def _require_tasks(study: Study) -> None:
 
 
 def _require_machine(study: Study, arm: Arm) -> None:
-    """Raise ConfigError if this machine lacks devices or memory for an arm, or if its runs were
-    made on another kind of device."""
+    """Raise ConfigError if this machine lacks devices or memory for an arm, or if some of its runs
+    were made on another type of device."""
     from lib.train.machine import prepare, require_devices
 
     machine, folder = prepare(arm.config), study_folder(study.name)
     require_devices(machine)
     for path in folder.glob(f"{arm.id}/seed-*/result.json"):
         device = machine.device
-        with suppress(UserError, LookupError, TypeError):  # a damaged one is made again
+        with suppress(UserError, LookupError, TypeError):  # damaged results are made again
             device = trained_with(read_json(path)["provenance"])["device"]
         if device != machine.device:
             raise ConfigError(
-                f"machine.device: runs of it were made on {device}, and this machine would "
-                f"continue on {machine.device}; runs of two devices are not compared: set "
+                f"machine.device: some runs were made on {device}, and this machine would continue "
+                f"on {machine.device}, but runs of two devices are not compared; set "
                 f"machine.device: {device}, or delete {relative(folder)}"
             )
     needed = sum(memory(arm.config, size_of(arm.config)).values())

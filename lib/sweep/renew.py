@@ -1,10 +1,10 @@
-"""Execute 01, 03 and 04 of recorded studies again, by today's notebooks, from the raw tables.
+"""Execute today's 01, 03 and 04 for recorded studies again, from the raw tables.
 
 A record's runs are unpacked to a temporary folder, then analysed and archived there, as in a sweep.
 If every published number comes out equal, by its name, the new notebooks, figures and results
 replace those of the record. Nothing is trained: the runs' own notebooks, results and raw tables
-stay as they are. So does 01 if the runs answered another suite than today's 01 makes: it describes
-the questions of these runs.
+stay. 01 also stays if today's 01 makes another suite, because it describes the questions that the
+runs answered.
 """
 
 import shutil
@@ -32,10 +32,10 @@ from lib.sweep.code import execute_in, run_module
 
 
 def renew(studies: list[str]) -> int:
-    """Renew the records of some studies; print a line for each: what was compared, what differs.
-    Return the exit status: 1 if a record was kept as it was."""
+    """Renew the records of some studies. Print for each what was compared, and what differs. Return
+    the exit status: 1 if a record was kept."""
     faulty = 0
-    with ThreadPoolExecutor(cores()) as pool:  # of threads: each waits for processes of its own
+    with ThreadPoolExecutor(cores()) as pool:  # threads, because each only waits for processes
         for report, suites in pool.map(renew_record, map(Record, studies)):
             parts = ["kept as it was" if report.faults else "renewed", *report.faults[:1]]
             if more := len(report.faults[1:]):
@@ -43,11 +43,11 @@ def renew(studies: list[str]) -> int:
             if compared := ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items() if n):
                 parts.append(f"compared: {compared}")
             if gone := ", ".join(f"{n:,} {name}" for name, n in sorted(report.unchecked.items())):
-                parts.append(f"in other words, or no longer computed: {gone}")
+                parts.append(f"not compared (reworded or no longer computed): {gone}")
             if suites:
-                asked = ", ".join(suites)
                 parts.append(
-                    f"01 stays, whose suite {asked} the runs answered: it makes another now"
+                    f"01 is kept: the runs answered its suite {', '.join(suites)}, and today's 01 "
+                    "makes another"
                 )
             print(f"{report.study}: {'; '.join(parts)}", flush=True)
             faulty += bool(report.faults)
@@ -56,7 +56,7 @@ def renew(studies: list[str]) -> int:
 
 def renew_record(record: Record) -> tuple[Report, list[str]]:
     """Execute a record's notebooks again, and replace them if nothing differs. Also return the
-    suites that the runs answered and 01 no longer makes, because of which 01 stays."""
+    suites that the runs answered and today's 01 no longer makes: for these, 01 is kept."""
     report, suites = Report(record.study), list[str]()
     with tempfile.TemporaryDirectory(prefix="renew-") as folder:
         try:
@@ -87,24 +87,24 @@ def made_again(record: Record, folder: Path) -> Record:
 
 
 def changed_files(record: Record, again: Record) -> Iterator[str]:
-    """Yield each file of a run that changed, and each figure that is no longer drawn."""
+    """Yield each file of a run that differs, and each figure that is no longer drawn."""
     for path in listed(record.raw, "*/seed-*/*"):
         other = again.raw / path.relative_to(record.raw)
         if not other.is_file() or sha256(other) != sha256(path):
-            yield f"{path.relative_to(record.raw)} is another, or missing"
+            yield f"{path.relative_to(record.raw)} differs or is missing"
     for name, path in record.files.items():
         if name.endswith("/02_train.ipynb") and sha256(again.files[name]) != sha256(path):
-            yield f"{name} is another"
+            yield f"{name} differs"
         if path.is_relative_to(record.figures) and name not in again.files:
             yield f"{name} is no longer drawn"
 
 
 def replace(record: Record, again: Record, kept: list[str]) -> None:
-    """Copy the study's notebooks but those in `kept`, its figures and results from a new record
-    into the old one, whose README then says at which commit the kept ones were executed."""
+    """Copy the study's notebooks except `kept`, its figures and its results from a new record into
+    the old one. Write into its README at which commit the kept ones were executed."""
     done = result_file("archive", record.study)
     is_own = done.is_file() and is_replaceable(record.study)
-    (record.folder / MANIFEST).unlink(missing_ok=True)  # there is none until all is here
+    (record.folder / MANIFEST).unlink(missing_ok=True)  # written last: then the record is complete
     drawn = result_file("04_figures", record.study).name
     for name, path in record.files.items():
         is_taken = name in (*(f"{of}.ipynb" for of in SHARED if of not in kept), drawn)
@@ -118,5 +118,5 @@ def replace(record: Record, again: Record, kept: list[str]) -> None:
     ]
     write_text(readme, "\n".join([of_runs, *of_kept, ""]))
     write_text(record.folder / MANIFEST, sums_of(record))
-    if is_own:  # as archive says it, so that a sweep still replaces it
+    if is_own:  # as `archive` writes it, so that a sweep may still replace the record
         write_json(done, {"manifest": sha256(record.folder / MANIFEST)})

@@ -1,12 +1,13 @@
-"""Run studies: what is due and why, one Snakemake call, one line of progress.
+"""Run studies: find what is due and why, call Snakemake once, and show one line of progress.
 
-The same command continues whatever was stopped. A result counts only if it was made by this code,
-from this corpus, with these parameters, as the result itself says. Times of files decide nothing.
+The same command continues a stopped sweep. A result counts only if it says itself that it was made
+by today's code, from this corpus, with these parameters. File times decide nothing.
 """
 
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from filelock import Timeout
 from rich.console import Console
@@ -35,7 +36,7 @@ from lib.config.paths import ROOT, RUNS, executed_notebook, relative, result_fil
 from lib.config.provenance import git_state, measure_key, train_key
 from lib.config.schema import RunConfig
 from lib.config.study import Arm, Study
-from lib.config.yaml import read_yaml
+from lib.config.yaml import Json, read_yaml
 from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable, is_whole, why_changed
 from lib.results import STEP_FILE, RunResult, identity_fields, status_of
@@ -47,15 +48,15 @@ from lib.sweep.slurm import read_slurm_config, require_end_is_told
 from lib.sweep.summary import print_places, summarise
 
 LONG = 600.0
-"""Seconds. Before a longer sweep, one of five steps checks that everything works."""
+"""Seconds. A longer sweep first checks with a sweep of five steps that everything works."""
 LOCK_TRIES = 50
-"""How often it tries for the lock, ten times a second: an earlier sweep may be ending."""
+"""How often a sweep tries to get the lock, ten times per second: an earlier one may be ending."""
 CANCEL_TIMEOUT = 60.0
-"""Seconds in which Snakemake may cancel its jobs on a cluster."""
+"""Seconds that Snakemake has to cancel its jobs on a cluster."""
 SHOWN = 3
-"""Results that are named, of those that are stale for one reason."""
+"""How many results are named of those that are stale for the same reason."""
 _BEGUN = re.compile(rb"^    output: (.+)$", re.MULTILINE)
-"""What a job of Snakemake makes, in the record of the log that says that it has begun."""
+"""The output file of a job, in the lines that Snakemake logs when the job starts."""
 _MEASURED = "measured again from its weights"
 _EXPLORES = "it will not be confirmatory"
 _MEASURING = (
@@ -74,30 +75,30 @@ _MEASURING = (
     "evaluation.shots",
     "evaluation.include_path",
 )
-"""Fields that do not change weights. If any other one differs, a run is trained again."""
+"""Fields that do not change weights. If any other field differs, a run is trained again."""
 Runs = dict[Path, tuple[Study, Arm, int]]
 """A result's path → its run: study, arm and seed."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a command line asks for."""
+    """A command line, parsed."""
 
     studies: list[str]
     flags: list[str] = field(default_factory=list)
-    """For Snakemake."""
+    """Flags for Snakemake."""
     jobs: int | None = None
     """Runs at once; None: as many as GPUs, or cores and memory, have room for."""
     stop_after: float | None = None
     """Hours."""
     dry_run: bool = False
     replace: bool = False
-    """Whether records that came from elsewhere are replaced."""
+    """Whether published records are replaced."""
 
     @cached_property
     def cluster(self) -> tuple[str, str | None]:
-        """Snakemake's executor ("" for this machine), and its command for the status of jobs, as
-        flags say, or the profile that they name."""
+        """Snakemake's executor ("" on this machine) and its command for the status of jobs, from
+        the flags or from the profile that they name."""
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--profile")
         parser.add_argument("--executor", "-e")
@@ -116,7 +117,7 @@ class Sweep:
 
 
 def run_sweep(sweep: Sweep) -> int:
-    """Run studies; return the exit status. Raises UserError for anything that would stop them
+    """Run studies; return the exit status. Raises UserError for anything that would stop a run
     later."""
     studies = load_and_check(sweep.studies, replaces=sweep.replace)
     studies = [with_commits(study) for study in studies]
@@ -131,22 +132,25 @@ def run_sweep(sweep: Sweep) -> int:
         summarise(study)
     papers = sorted({f"paper-{study.paper}.txt" for study in studies})
     site, *rest = (RUNS / name for name in ("site.txt", *papers))
-    print(_said(site), end="")
+    print(_printed(site), end="")
     for study in studies:
         print_places(study)
-    print(*map(_said, rest), sep="", end="")
+    print(*map(_printed, rest), sep="", end="")
     return 0
 
 
-def _said(file: Path) -> str:
-    """Return what a command printed into a file, which names what it made."""
+def _printed(file: Path) -> str:
+    """Return the output of a command about the files that it made, as the Snakefile kept it."""
     return file.read_text("utf-8") if file.is_file() else ""
 
 
 def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
-    """Print what is missing or stale, and have Snakemake make it with a copy of the code; return
-    its exit status. Without a log, only print what it would make. Raises UserError if a sweep of
-    five steps fails, or if the code was edited since this process began."""
+    """Print what is missing or stale, and let Snakemake make it with a copy of the code; return its
+    exit status. Without a log (a dry run), only print what it would make.
+
+    Raises UserError if the sweep of five steps fails, or if the code was edited meanwhile.
+    """
+    # Nothing here starts Snakemake or imports torch until something is due.
     stale, runs = find_stale(studies), runs_of(studies)
     print_reasons(studies, stale, replaces=sweep.replace)
     due = {path: run for path, run in runs.items() if path in stale or not path.is_file()}
@@ -171,36 +175,51 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
     require_executable(studies, is_local=sweep.is_local)
     trained = {study.name for study, *_ in due.values() if not sweep.is_local}
     if trained:
-        print(f"Measured first, for what runs ask a cluster: {', '.join(trained)}", flush=True)
+        print(f"Measuring what runs need on the cluster: {', '.join(trained)}", flush=True)
     asks = [estimate.asks(study, tries=study.name in trained) for study in studies]
     _set_clocks_back(studies)
-    copy = copy_code(studies)
+    copy = copy_code(studies)  # from here on, edits of the code change nothing
     command = snakemake_command(copy, studies, sweep, stale, jobs, asks)
     is_long = sweep.is_local and seconds_of(due) / (jobs or 1) > LONG
-    if is_long and paths.OUTPUT not in os.environ:  # not within itself
+    if is_long and paths.OUTPUT not in os.environ:  # OUTPUT is set: this is that short sweep
         sweep_five_steps({study.name: study for study, *_ in due.values()}, sweep)
-    told = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
+    return run_snakemake(command, copy, sweep, gpus, due, later, len(runs), log)
+
+
+def run_snakemake(
+    command: list[str],
+    copy: Path,
+    sweep: Sweep,
+    gpus: list[str],
+    due: Runs,
+    later: Mapping[Path, str],
+    total: int,
+    log: IO[bytes],
+) -> int:
+    """Run Snakemake with a copy of the code, and show its progress (see `follow`); return its exit
+    status."""
+    variables = {GPUS: ";".join(gpus), paths.OUTPUT: str(paths.output_root())}
     if sweep.is_local:
-        told[PARENT] = str(os.getpid())
+        variables[PARENT] = str(os.getpid())  # so that everything ends if this process is killed
     snakemake = subprocess.Popen(
         command,
-        env=environment(PYTHONPATH=str(copy), **told),
+        env=environment(PYTHONPATH=str(copy), **variables),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        start_new_session=True,
+        start_new_session=True,  # so that Ctrl-C reaches only this process
     )
     try:
-        is_stopped = not follow(snakemake, due, later, len(runs), sweep.stop_after, Path(log.name))
-    finally:  # its jobs end with it
+        is_stopped = not follow(snakemake, due, later, total, sweep.stop_after, Path(log.name))
+    finally:  # jobs on this machine end with Snakemake (see `end_with_parent`)
         if not sweep.is_local:
-            snakemake.send_signal(signal.SIGINT)  # on which it cancels them
+            snakemake.send_signal(signal.SIGINT)  # then it cancels its jobs on the cluster
             with contextlib.suppress(subprocess.TimeoutExpired):
                 snakemake.wait(CANCEL_TIMEOUT)
         snakemake.kill()
     status = snakemake.wait()
     if status and is_stopped:
-        print(f"stopped after {sweep.stop_after:g} hours, as asked; a rerun continues")
+        print(f"stopped after {sweep.stop_after:g} hours; the same command continues")
         return TIME_UP
     if status:
         print_failures(Path(log.name))
@@ -209,11 +228,11 @@ def make(studies: list[Study], sweep: Sweep, log: IO[bytes] | None) -> int:
 
 @contextlib.contextmanager
 def only_sweep() -> Iterator[IO[bytes]]:
-    """Lock the log while the sweep runs, and yield it. All processes of the sweep inherit the log,
-    so the lock holds until the last of them ends, even if the sweep itself was killed. Without
-    flock, the lock is a file, and is the sweep's alone.
+    """Lock the sweep's log while the block runs, and yield it.
 
-    Raises UserError, naming the other sweep, if one is running.
+    All processes of a sweep inherit the open log. So the lock holds until the last of them ends,
+    even if the sweep itself was killed. On file systems without flock, the lock is a separate file,
+    and ends with the sweep. Raises UserError if another sweep is running, and names its process.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
     with (log := RUNS / "sweep.log").open("ab") as file, contextlib.ExitStack() as held:
@@ -227,11 +246,11 @@ def only_sweep() -> Iterator[IO[bytes]]:
             time.sleep(0.1)
         else:
             other = log.read_text("utf-8", "replace").partition("\n")[0]
-            message = f"another sweep, or what is left of one, is running here ({other})"
-            remedy = "wait for it to end"
+            message = f"another sweep, or a part of one, is running here ({other})"
+            remedy = "wait until it ends"
             if not files.has_flock(RUNS):
                 left = relative(Path(files.file_lock(log).lock_file))
-                remedy += f", or delete {left} if it was killed on another machine"
+                remedy += f", or delete {left} if that machine is down"
             raise UserError(f"{message}; {remedy}")
         file.truncate(0)
         file.write(f"process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n".encode())
@@ -246,28 +265,34 @@ def snakemake_command(
     stale: Mapping[Path, str],
     jobs: int | None,
     asks: Iterable[str],
+    changes: Json | None = None,
 ) -> list[str]:
-    """Return the command by which Snakemake makes what is missing or stale, with the code in a
-    folder; `asks` is what runs of each study ask a cluster for (see `estimate.asks`)."""
+    """Return the command with which Snakemake makes what is missing or stale, with the code in the
+    folder `code`. `asks` has what runs of each study request from a cluster: see `estimate.asks`.
+    With `changes`, it only trains scratch runs.
+    """
     command = [sys.executable, "-m", "snakemake", "-s", str(code / "notebooks" / "Snakefile")]
-    # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
+    # --nolock, because Snakemake's own lock stays after a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
-    # It reruns what is missing or forced; `find_stale` knows the rest, and files' times do not.
+    # Snakemake makes what is missing or forced; `find_stale` forces what is stale. Times decide
+    # nothing.
     command += ["--rerun-triggers", "input", "--workflow-profile", "none"]
     command += ["--jobs", str(jobs)] if jobs else []
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
     command += [f"asks={','.join(asks)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}"]
-    for flag in sweep.flags:  # such as --until train
+    if changes:  # in hexadecimal, because Snakemake parses values in a way of its own
+        command += [f"changes={json.dumps(changes).encode().hex()}"]
+    for flag in sweep.flags:  # `--until train` means all rules that train
         command += turns(studies) if flag == "train" else [flag]
     forced = [*stale, *(archived_file(study.name) for study in studies if sweep.replace)]
     return command + (["--forcerun", *map(str, forced)] if forced else [])
 
 
 def sweep_five_steps(studies: Mapping[str, Study], sweep: Sweep) -> None:
-    """Run 02, 03 and 04 of two arms, two seeds and five steps in a temporary folder, before hours
-    are spent. Raises UserError if that fails."""
-    print(f"Checked first, by five steps: {', '.join(studies)}", flush=True)
+    """Run a sweep of two arms, two seeds and five steps in a temporary folder, up to the figures.
+    So faults show before hours are spent. Raises UserError if it fails."""
+    print(f"First a check of five steps: {', '.join(studies)}", flush=True)
     jobs = ["--jobs", str(sweep.jobs)] if sweep.jobs else []
     with apart(map(estimate.shortened, studies.values())) as folder:
         try:
@@ -287,12 +312,12 @@ def runs_of(studies: list[Study]) -> Runs:
 
 
 def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> dict[Path, str]:
-    """Return what is due after the runs in `due`, in order, each with its name for the progress
-    bar: what is missing or stale, and what is made from something that is made again."""
+    """Return what is due after the runs, in order, each with its name for the progress bar: files
+    that are missing or stale, and files made from something that is made again."""
     made = dict[Path, str]()
     papers = set[Path]()
     for study in studies:
-        again = False
+        again = False  # once it is true, everything later is made again
         has_runs = any(study is of for of, *_ in due.values())
         for path, word in {
             result_file("01_data", study.name): "data",
@@ -312,8 +337,8 @@ def made_later(studies: list[Study], due: Runs, stale: Mapping[Path, str]) -> di
 
 
 def find_stale(studies: list[Study]) -> dict[Path, str]:
-    """Return each result that does not count, with the reason and what will be done about it.
-    Raises CorpusError."""
+    """Return each result that does not count, with the reason and what happens now. Raises
+    CorpusError."""
     reasons = {path: why_stale(*run) for path, run in runs_of(studies).items() if path.is_file()}
     for study in studies:
         is_settled = not any(reasons.get(path, "missing") for path in runs_of([study]))
@@ -322,15 +347,16 @@ def find_stale(studies: list[Study]) -> dict[Path, str]:
                 reasons[path] = _why_notebook_stale(name, study, is_settled)
         archived = archived_file(study.name)
         if archived.is_file() and is_replaceable(study.name) and not is_whole(study.name):
-            reasons[archived] = "its record is not as it was archived: archived again"
+            reasons[archived] = "the record was changed: archived again"
     return {path: reason for path, reason in reasons.items() if reason}
 
 
 def why_stale(study: Study, arm: Arm, seed: int) -> str:
-    """Return why a run's result does not count (the field, its new and its old value) and what will
-    be done about it; "" if it counts."""
+    """Return why a run's result does not count (the field, its new and its old value) and what
+    happens now; "" if it counts."""
     file = result_file("02_train", study.name, arm.id, seed)
     corpus, commit = execute.corpus_of(arm.config.corpus), study.commit_of(arm)
+    # What the run should be, and below (`was`) what its result says that it is.
     wanted = {
         **identity_fields(study, arm, seed),
         "corpus": corpus.sha256,
@@ -348,12 +374,13 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
             "corpus": trained["corpus_sha256"],
             "tokenizer": trained.get("tokenizer_sha256"),
             "code": trained.get("code"),
+            # An arm that is a commit has its own code; "code" above compares the commit.
             "training code": wanted["training code"] if commit else trained["training_digest"],
             "measuring code": wanted["measuring code"] if commit else executed["measuring_digest"],
         }
     except (ValueError, LookupError, TypeError, AttributeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
-    # A field that came later is one that an arm's own code may lack.
+    # Older code does not write newer fields: they have their defaults.
     was = _flat(RunConfig().model_dump()) | _flat(was.pop("config")) | was
     for name, value in (_flat(wanted.pop("config")) | wanted).items():
         if was.get(name) != value:
@@ -361,14 +388,14 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
             return f"{name} is {_short(value)} and was {_short(was.get(name))}: {remedy}"
     has_suite = result.status == "completed" and arm.config.evaluation.items_per_task != 0
     if has_suite and result.suite_hash is None and has_harness():
-        return f"the suite was not asked for want of lm_eval: {_MEASURED}"
+        return f"the suite was left out because lm_eval was missing: {_MEASURED}"
     for name, hash_ in result.files.items():
         if not (raw := file.with_name(name)).is_file() or sha256(raw) != hash_:
-            return f"{name} is missing or not as it was written: {_MEASURED}"
+            return f"{name} is missing or was changed: {_MEASURED}"
     status = status_of(file.with_name("02_train.ipynb"))
     if status["status"] != "completed":
         return f"02_train.ipynb is {status['status']} ({status.get('reason')}): {_MEASURED}"
-    if status.get("result", sha256(file)) != sha256(file):  # which is as its notebook printed it
+    if status.get("result", sha256(file)) != sha256(file):  # stamped when it was executed
         return f"result.json was changed: {_MEASURED}"
     return ""
 
@@ -378,13 +405,13 @@ def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """Write a value for a message, and only the first digits of a hash."""
+    """Write a value for a message; of a hash only the first digits."""
     return value[:12] if isinstance(value, str) and len(value) >= 40 else repr(value)
 
 
 def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
-    """Return why a notebook of the whole study must be executed again, or "". While runs are due,
-    changed results are no reason: it is executed after them anyway."""
+    """Return why a notebook of the whole study must be executed again, or "". If runs are due
+    (not `is_settled`), changed results are no reason: it is executed after the runs anyway."""
     stamp = status_of(executed_notebook(name, study.name))
     if stamp["status"] != "completed":
         return f"its notebook is {stamp['status']}: executed again"
@@ -399,8 +426,8 @@ def _why_notebook_stale(name: str, study: Study, is_settled: bool) -> str:
 def print_reasons(
     studies: Iterable[Study], stale: Mapping[Path, str], *, replaces: bool = False
 ) -> None:
-    """Print which planned studies will not be confirmatory, which records stay, and what is stale
-    and why."""
+    """Print which planned studies will not be confirmatory, which records are kept, and what is
+    stale and why."""
     for study in studies:
         plan = load_plan(study)
         frozen = plan.frozen.get(study.name) if plan else None
@@ -409,14 +436,16 @@ def print_reasons(
         is_due = len(kept) < len(runs)
         claim = claim_status(study, plan, kept)
         if is_due and not claim.reasons:
-            claim = claim_status(study, plan, [])  # of the runs that are due
+            claim = claim_status(study, plan, [])  # the claim of the runs that are due
         if plan and study.name in plan.confirmatory and claim.reasons:
             print(f"{claim}: {_EXPLORES}")
         elif is_due and frozen and frozen.committed_code and git_state()["clean"] is not True:
-            print(f"{study.name}: commit code and parameters first: {_EXPLORES}")
+            print(f"{study.name}: commit code and parameters first, or {_EXPLORES}")
         if not (replaces or is_replaceable(study.name)):
             folder = relative(paths.study_folder(study.name))
-            print(f"The published record is kept; your runs go to {folder}/ (or --replace it)")
+            print(
+                f"The published record is kept; your runs go to {folder}/ (--replace: replace it)"
+            )
     because = defaultdict[str, list[str]](list)
     for path, reason in stale.items():
         because[reason].append(relative(path).removesuffix("/result.json"))
@@ -428,7 +457,7 @@ def print_reasons(
 def print_plan(
     studies: list[Study], due: Runs, later: Mapping[Path, str], jobs: int | None
 ) -> None:
-    """Print what a sweep would do: how many runs, how long they take, what follows them."""
+    """Print what a sweep would do: how many runs, how long they take, and what follows."""
     for study in studies:
         runs = runs_of([study])
         missing = sum(not path.is_file() for path in runs)
@@ -439,18 +468,18 @@ def print_plan(
     on = " on a GPU" if any(estimate.device_of(study) == "cuda" for study in studies) else ""
     if due and jobs:
         total = estimate.clock(seconds_of(due) / min(jobs, len(due)))
-        how = f"arithmetic; to measure: ./run_all.sh estimate {studies[0].name}"
+        how = f"roughly; to measure: ./run_all.sh estimate {studies[0].name}"
         print_wrapped(f"About {total}{on}, {jobs} at once ({how})")
     elif due:
         each = estimate.clock(seconds_of(due) / len(due))
-        print_wrapped(f"About {each}{on} a run, by arithmetic")
+        print_wrapped(f"About {each}{on} per run, roughly")
     if later:
         print_wrapped(f"Then: {', '.join(dict.fromkeys(later.values()))}")
     print_wrapped("Nothing was run: leave out -n to start; --verbose adds Snakemake's plan")
 
 
 def print_wrapped(text: str) -> None:
-    """Print a paragraph as wide as the terminal, broken between words alone."""
+    """Print a paragraph as wide as the terminal, and break lines only between words."""
     width = shutil.get_terminal_size().columns
     wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False)
     wrapper.break_on_hyphens = False
@@ -458,48 +487,43 @@ def print_wrapped(text: str) -> None:
 
 
 def seconds_of(due: Runs) -> float:
-    """Return how many seconds some runs take one after another, by arithmetic."""
+    """Return how many seconds some runs take one after another, from a count of operations."""
     studies = {study.name: study for study, *_ in due.values()}
     each = {name: estimate.seconds_of(study) for name, study in studies.items()}
     return sum(each[study.name][arm.id] for study, arm, _ in due.values())
 
 
 def _set_clocks_back(studies: Iterable[Study]) -> None:
-    """Set the times of files that are in the future to now, because Snakemake fails a job whose
-    output is older than its input."""
+    """Set file times that are in the future to now: Snakemake fails a job if its output is older
+    than its input."""
     files = [path for study in studies for path in paths.study_folder(study.name).rglob("*.json")]
     for path in [*files, *RUNS.glob("*.txt"), *RUNS.glob("*/archived.txt")]:
         if path.stat().st_mtime > time.time():
             os.utime(path)
 
 
-class Polled(Protocol):
-    """What `follow` follows: a process, or several that are polled like one."""
-
-    def poll(self) -> int | None:
-        """Return None while it runs."""
-
-
 def follow(
-    snakemake: Polled,
+    snakemake: subprocess.Popen[bytes],
     due: Runs,
     later: Mapping[Path, str],
     total: int,
     hours: float | None,
     log: Path,
 ) -> bool:
-    """Show the progress of a sweep until it ends; return False if its time is up first. The bar
-    counts everything that is made. The words count runs: `due` of the `total` were not done before.
-    The time left is the mean time of a step so far, times the steps that are left. Only files of
-    what has begun, by Snakemake's log, are looked at."""
-    # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
+    """Show the progress of a sweep until it ends; return False if its time is up first.
+
+    The bar counts everything that is made. The words count runs: `due` of the `total` were not done
+    before. The time left is the mean time per step so far, times the steps that are left. Only the
+    files of jobs that have started, according to Snakemake's log, are looked at.
+    """
+    # Set force_terminal, because with FORCE_COLOR (kernels set it) rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
     columns = BarColumn(), TextColumn("{task.description}")
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     bar, start, last = progress.add_task("", total=total + len(later)), time.monotonic(), ""
     steps = {path: arm.config.training.iterations for path, (_, arm, _) in due.items()}
     old = _written([*due, *later])
-    # What is not made yet, in order, and when its former result was written.
+    # Everything that is not made yet, in order, with the time of its former result.
     pending = {path: old.get(path) for path in [*due, *later]}
     made = _steps_made(due.keys() - old)
     todo = sum(steps.values()) - sum(made.values())
@@ -509,7 +533,7 @@ def follow(
             status, elapsed = snakemake.poll(), time.monotonic() - start
             if status is None and hours and elapsed > hours * 3600:
                 return False
-            text = text.rpartition(b"\n")[2] + records.read()  # from a line that was not whole yet
+            text = text.rpartition(b"\n")[2] + records.read()  # keep a line that was incomplete
             begun |= {Path(os.fsdecode(path)) for path in _BEGUN.findall(text)}
             looked_at = pending.keys() & (begun if status is None else pending)
             written = _written(looked_at)
@@ -537,7 +561,7 @@ def follow(
 
 
 def _written(paths: Iterable[Path]) -> dict[Path, int]:
-    """Return when each result that is there was written."""
+    """Return the time of each result that exists."""
     written = {}
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
@@ -546,7 +570,7 @@ def _written(paths: Iterable[Path]) -> dict[Path, int]:
 
 
 def _steps_made(paths: Iterable[Path]) -> dict[Path, int]:
-    """Return how many steps each run has made, by its result, if it has begun."""
+    """Return how many steps each run that has started has made, by the path of its result."""
     made = {}
     for path in paths:
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -555,13 +579,13 @@ def _steps_made(paths: Iterable[Path]) -> dict[Path, int]:
 
 
 def print_failures(log: Path) -> None:
-    """Print what failed and why: the errors of jobs in the log, or else its last line. Raises
-    UserError if the disk is full."""
+    """Print the errors of jobs in the log, or else its last line. Raises UserError if the disk is
+    full."""
     disk = os.statvfs(RUNS)
     if disk.f_bavail * disk.f_frsize < 10**6 or disk.f_favail == 0 < disk.f_files:  # inodes
-        raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
+        raise UserError(f"disk: no space left for {relative(RUNS)}/; free some, and run this again")
     lines = log.read_text("utf-8", "replace").strip().splitlines()
-    # What stops several jobs is said once.
+    # Several jobs may fail with the same error: print it once.
     for line in dict.fromkeys(line for line in lines if line.startswith("error: ")) or lines[-1:]:
         print(f"FAILED {line.removeprefix('error: ')}", file=sys.stderr)
-    print(f"Not everything ran; a rerun tries again. Log: {relative(log)}", file=sys.stderr)
+    print(f"Some jobs failed; the same command tries again. Log: {relative(log)}", file=sys.stderr)

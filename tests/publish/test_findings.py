@@ -1,4 +1,4 @@
-"""A paper's notebook finds again what is committed, or it is named."""
+"""A paper's notebook gives what is committed, or the difference is named."""
 
 import ast
 import json
@@ -26,7 +26,7 @@ drawing = zlib.compress(b"0 0 m 1 2 l S " * 9, level=6)
 
 
 def drawn(line):
-    """What a PDF of a drawing looks like, packed as another build of zlib would."""
+    """Return a PDF of a drawing, packed as by another build of zlib."""
     return b"%PDF\nstream\n" + zlib.compress(line * 9, level=1) + b"\nendstream"
 
 
@@ -51,7 +51,7 @@ def test_findings_are_executed_again_and_compared_by_value(paper):
     figure.write_bytes(drawn(b"0 0 m 1 3 l S "))
     wrong_table, wrong_figure = findings.check(paper)
     assert "dose.loss is 0.2500001, and 0.25 by" in wrong_table
-    assert "dose.pdf is not what" in wrong_figure
+    assert "dose.pdf: findings.ipynb draws another" in wrong_figure
 
 
 def test_what_the_published_notebook_imports_from_lib_is_there():

@@ -1,4 +1,4 @@
-"""A paper is made of its sources and the results: the same bytes, and nothing else."""
+"""The same sources and results give the same bytes of a paper."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ from lib.publish.template import Template, TextError
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """A copy of the example's paper, in a tree of its own with a README that it fills."""
+    """Copy the example's paper to a tree of its own, with a README that it fills."""
     copy = tmp_path / "papers" / "example"
     ignored = shutil.ignore_patterns("record", "*.png")
     shutil.copytree(PAPERS / "example", copy, ignore=ignored)
@@ -123,7 +123,7 @@ def test_main_begins_only_the_paper_that_is_named(example, capsys):
     main([])
     assert not (example / "paper.md").exists()
     main(["example"])
-    assert "yours to rewrite" in capsys.readouterr().out
+    assert "a draft for you to rewrite" in capsys.readouterr().out
     written = (example / "paper.md").read_bytes()
     main(["example"])
     assert (example / "paper.md").read_bytes() == written

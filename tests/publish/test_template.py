@@ -1,4 +1,4 @@
-"""Numbers are looked up and claims are checked: what is wrong stops the build and says where."""
+"""Numbers are looked up and claims are checked; a fault stops the build and names the line."""
 
 import json
 import re
@@ -35,7 +35,7 @@ SUMMARY = {
 
 @pytest.fixture
 def paper(tmp_path):
-    """A paper with one study, `long-run`, of numbers as above."""
+    """Make a paper with one study, `long-run`, with the numbers above."""
     results = tmp_path / "results"
     results.mkdir()
     verdict = {"standing": "CONFIRMATORY", "contrasts": CONTRASTS, "hypothesis_tests": HYPOTHESES}
@@ -94,7 +94,7 @@ def test_a_claim_that_turns_stops_the_build_with_its_sentence(paper, subject, ho
         ("\n{{ findings.rates.best }}", 2, "needs a filter"),
         ("\n<!-- holds: long_run.costs supported -->\nIt costs.", 2, "did you mean 'cost'?"),
         ("<!-- holds: long_run.cost suported -->\nIt costs.", 1, "suported"),
-        ("<!-- holds: long_run.cost -->\nIt costs.", 1, "end it by supported"),
+        ("<!-- holds: long_run.cost -->\nIt costs.", 1, "end it with one of supported"),
     ],
 )
 def test_what_cannot_be_looked_up_is_named_with_its_line(paper, text, line, words_of_it):
@@ -145,7 +145,7 @@ def claims(name):
 
 
 def flip(claim):
-    """Say the contrary of a claim."""
+    """Return the contrary of a claim."""
     before, _, last = claim.rpartition(" ")
     if before.endswith(" within"):
         return f"{before} 0"

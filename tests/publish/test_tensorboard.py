@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, without the package that writes its files: it is in no lock."""
+"""Curves for TensorBoard. A stand-in replaces tensorboardX, which no lock has."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A tiny study that is recorded once, and a way to run commands on it in another process."""
+"""A tiny study, recorded once, and commands on it in another process."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from lib.config.paths import ROOT
 
 
 def run_tiny(folder, *words):
-    """Run `tests.record.tiny` with a folder in place of this repository's outputs."""
+    """Run `tests.record.tiny` with a folder as the output folder."""
     variables = os.environ | {"STUDY_OUTPUT": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.record.tiny", *words]
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)

@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 
 class Machine:
-    """Count the changes to files below a folder; at number `end`, and at every later one, raise."""
+    """Count the changes to files below a folder; raise at number `end` and at every later one."""
 
     def __init__(self, folder):
         self.folder, self.end, self.number = str(folder), None, 0
@@ -46,7 +46,7 @@ class Machine:
                 raise Killed
 
     def kill(self, command, end):
-        """Run a command until its change number `end`; False where it has fewer."""
+        """Run a command until its change number `end`; False if it has fewer."""
         self.end, self.number = end, 0
         try:
             command()
@@ -83,7 +83,7 @@ def kill_everywhere(machine, command, folder, check, every):
         if not machine.kill(command, number + every):
             if every == 1:
                 return number
-            every = 1  # the last changes are all tried
+            every = 1  # try each of the last changes
             continue
         number += every
         check(before)
@@ -98,7 +98,7 @@ def protects(folder):
 
     def check(before):
         kept = {name: text for name, text in before.items() if name.parts[0] == "papers"}
-        archive(load_study("tiny"))  # without being asked to replace it
+        archive(load_study("tiny"))  # without `replace`
         found = {n: text for n, text in contents(folder).items() if n.parts[0] == "papers"}
         is_foreign = (
             next(t for n, t in kept.items() if n.name == "MANIFEST.sha256") in found.values()
@@ -110,7 +110,7 @@ def protects(folder):
 
 def main(word, file, every="1"):
     folder = output_root()
-    files._flush = lambda path: None  # it takes longer than all the rest
+    files._flush = lambda path: None  # it would take longest
     machine, check = Machine(folder), lambda before: None
     if word == "import":
         kaggle.verify_run = lambda *_: ()  # it changes no file

@@ -53,17 +53,17 @@ def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny):
     before = sha256(place / "MANIFEST.sha256"), place.stat().st_ino
     done.unlink()  # as after a clone
     (place.parent / ".leftover.tiny").mkdir()
-    assert "came from elsewhere and stays" in run_tiny(tiny, "archive").stdout
+    assert "the published record is kept" in run_tiny(tiny, "archive").stdout
     assert (sha256(place / "MANIFEST.sha256"), place.stat().st_ino) == before
     assert run_tiny(tiny, "archive", "--replace").stdout == ""
-    assert sha256(place / "MANIFEST.sha256") == before[0]  # the same runs give the same bytes
+    assert sha256(place / "MANIFEST.sha256") == before[0]  # same runs, same bytes
     assert place.stat().st_ino != before[1]
     assert before[0] in done.read_text()
 
 
 def test_commits_of_a_record_are_tagged_and_outlive_a_rewritten_history(tmp_path, monkeypatch):
     monkeypatch.setattr("lib.config.provenance.CHECKOUT", tmp_path)
-    tag_commits("trial", ["a" * 40])  # without git, no archive fails
+    tag_commits("trial", ["a" * 40])  # without git, archiving still works
 
     def commit(*words):
         run_git(tmp_path, "commit", "-q", "--allow-empty", "-m", "work", *words)
@@ -77,14 +77,14 @@ def test_commits_of_a_record_are_tagged_and_outlive_a_rewritten_history(tmp_path
     run_git(tmp_path, "init", "-q")
     first, second = commit(), commit()
     tag_commits("trial", [second, first, None, second])
-    assert tags() == {"record/trial": second}  # its history has the other commit
+    assert tags() == {"record/trial": second}  # the other commit is in its history
     amended = commit("--amend", "-m", "in other words")
     run_git(tmp_path, "reflog", "expire", "--expire=now", "--all")
     run_git(tmp_path, "gc", "-q", "--prune=now")
     tag_commits("trial", [second, amended])
     assert set(tags()) == {"record/trial", "record/trial.2"}
     assert {*tags().values()} == {second, amended}
-    tag_commits("other", ["a" * 40])  # nor if a commit is missing
+    tag_commits("other", ["a" * 40])  # also if a commit is missing
     assert "record/other" not in tags()
 
 
@@ -168,5 +168,5 @@ def test_only_what_was_made_from_the_results_that_are_here_is_archived(tiny, tmp
     notebook["metadata"]["study"]["made_from"] = {"results": "0" * 64}
     file.write_text(json.dumps(notebook), "utf-8")
     said = run_tiny(home, "archive").stderr
-    assert "03_analysis.ipynb was made from other results than those in runs/tiny; run" in said
+    assert "03_analysis.ipynb was made from other results than runs/tiny has; ./run_all.sh" in said
     assert contents(home / "papers") == before

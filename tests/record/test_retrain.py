@@ -1,4 +1,4 @@
-"""A run that is trained again is judged by its bits or, if these may differ, by its loss."""
+"""A retrained run is judged by its bits, or if these may differ, by its loss."""
 
 import copy
 

@@ -1,5 +1,5 @@
-"""Verify finds an honest record as published, and names any change in it, even if all other files
-were carefully made to fit."""
+"""`verify` accepts an honest record and names any change in it, even if all other files were made
+to fit."""
 
 import functools
 import json
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 
 PRINTED = ("cells", 0, "outputs", 0, "data", "application/json")
-"""Where a notebook of a run prints its result."""
+"""Path in a run's notebook to the result that it prints."""
 
 
 class Forger:
-    """A copy of the recorded study in its own paper, to be forged."""
+    """A copy of the recorded study in a paper of its own, to change."""
 
     def __init__(self, paper):
         self.record, self.raw = Record("tiny", paper), paper / "raw"
@@ -150,7 +150,7 @@ CASES = {
     parameters: ["parameters: training.learning_rate is 0.002, params/tiny.yaml says 0.001"],
     figure: ["../../figures/tiny/loss.png has the SHA-256 ", f"{MANIFEST} says "],
     printed: ["layernorm seed ", "its notebook prints measures.loss 1.5, result.json says "],
-    vanished: ["none seed ", "its result.json is not in raw.tar.xz"],
+    vanished: ["none seed ", "its result.json is missing in raw.tar.xz"],
     manifest: ["plans.yaml is missing"],
 }
 UNSUMMED = (figure, manifest)
@@ -159,7 +159,7 @@ UNSUMMED = (figure, manifest)
 
 @pytest.fixture(scope="session")
 def reports(tiny):
-    """The reports for all cases, which are papers beside the honest one."""
+    """The reports for all cases; each is a paper next to the honest one."""
     for case in (nothing, *CASES):
         paper = tiny / "papers" / case.__name__
         shutil.copytree(tiny / "papers" / "paper", paper)
@@ -176,7 +176,7 @@ def test_an_honest_record_is_recomputed_as_it_was_published(reports, paper):
     report = reports[paper]
     assert report["faults"] == []
     number = report["recomputed"]
-    assert (number["runs"], number["beginnings"], number["answers"]) == (6, 6, 1)
+    assert (number["runs"], number["initial weights and batches"], number["answers"]) == (6, 6, 1)
     assert number["measures"] == 6 * 19
     assert number["files"] == 6 + 3 + 1 + 4 + 2 + 1  # 02, shared, 04's, others, results, figure
     assert {*report["unchecked"]} == {
@@ -197,7 +197,7 @@ def test_what_is_not_checked_is_said_once_for_all_studies(capsys):
     *studies, line = capsys.readouterr().out.splitlines()
     assert [study.partition(":")[0] for study in studies] == ["modern-gpu", "confirmatory-2"]
     assert line.startswith("not checked: ")
-    assert "46 beginnings, whose text is not on this machine" in line
+    assert "46 initial weights and batches (text not on this machine)" in line
     assert "46 temperature" in line
 
 
@@ -215,7 +215,7 @@ def test_what_git_cannot_tell_is_one_line_and_no_fault(monkeypatch, capsys):
     monkeypatch.setattr("lib.config.claim.is_checkout", lambda: False)
     assert verify(["modern", "modern-gpu", "trained"], begin_again) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "UNVERIFIED" in line)
-    said = "UNVERIFIED: whether plans came before runs (modern, trained); git tells nothing"
+    said = "UNVERIFIED: were plans committed before runs? (modern, trained): git tells nothing"
     assert line.startswith(said)
 
 
@@ -233,7 +233,7 @@ def test_every_fault_is_printed(capsys):
     assert ["error: nowhere: " in said, "error: neither: " in said] == [True, True]
 
 
-# ---- what this machine refuses is no fault of a record
+# ---- if this machine refuses something, that is not a fault of a record
 
 
 def refuse(error):
@@ -306,7 +306,7 @@ def test_no_outcome_is_lost_with_a_process_that_is_killed_or_without_a_pool(monk
     one, other = capsys.readouterr().out.split("texts: ", 1)
     assert (
         one
-        == "modern-gpu: could not be verified here: its process was killed; end other programs\n"
+        == "modern-gpu: could not be verified here: the process was killed; end other programs\n"
     )
     assert other.startswith("as published")
     monkeypatch.setattr(f"{verify.__module__}.ProcessPoolExecutor", refuse(OSError(13, "no shm")))

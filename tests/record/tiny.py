@@ -72,7 +72,7 @@ def write_notebook(name, data, arm="", seed=0):
 
 def make():
     """Freeze the plan, train every run, analyse and archive."""
-    committed = provenance.ask_git()["code"] | {"clean": True}  # also between two commits
+    committed = provenance.ask_git()["code"] | {"clean": True}  # even if the checkout has edits
     provenance.ask_git = lambda: {"code": committed}
     PLANS.mkdir(parents=True)
     (PARAMS / "tiny.yaml").write_text(json.dumps(STUDY), "utf-8")

@@ -1,4 +1,4 @@
-"""Any command line is followed or refused in one line."""
+"""Every command line is run, or refused in one line."""
 
 import errno
 import re
@@ -41,7 +41,7 @@ def test_studies_and_flags_come_in_any_order(words, sweep, monkeypatch):
 
 
 def test_a_sweep_whose_code_is_edited_as_it_starts_is_started_again(monkeypatch, capsys):
-    """Twice; then it says so, as somebody, or a program, is still at work there."""
+    """It restarts twice, then it stops with an error: somebody is still editing."""
 
     def sweep(_):
         raise EditedError("lib was edited; give it once more")
@@ -59,7 +59,7 @@ def test_a_sweep_whose_code_is_edited_as_it_starts_is_started_again(monkeypatch,
 
 
 def test_studies_are_known_where_parameters_are_yet_to_be_copied_to(tmp_path, monkeypatch):
-    """As on Kaggle, where the repository cannot be written."""
+    """As on Kaggle, where the repository is read-only."""
     monkeypatch.setattr("lib.config.files.PARAMS", tmp_path / "params")
     asked = []
     monkeypatch.setattr("lib.sweep.sweep.run_sweep", lambda sweep: asked.append(sweep) or 0)
@@ -91,7 +91,7 @@ def test_without_a_folder_for_temporary_files_nothing_is_told_as_faulty(monkeypa
 def test_a_yaml_is_found_from_where_the_command_was_called(
     called_from, word, meant, tmp_path, monkeypatch
 ):
-    """Else in `params/`."""
+    """Otherwise it is looked up in `params/`."""
     for file in ("elsewhere/mine.yaml", "repository/params/smoke.yaml"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).touch()
@@ -110,27 +110,27 @@ def test_a_yaml_is_found_from_where_the_command_was_called(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--jobs 0 smoke", "--jobs/-j: 0; give a number above 0"),
-        ("--stop-after nan", "--stop-after: nan; give a number above 0"),
+        ("--jobs 0 smoke", "--jobs/-j: 0 is not allowed; give a number above 0"),
+        ("--stop-after nan", "--stop-after: nan is not allowed; give a number above 0"),
         ("smoke -j", "--jobs/-j: expected one argument"),
         ("--jbos 2", "unrecognized arguments: --jbos"),
         ("--retries x", "--retries/--restart-times/-T: invalid"),
         ("tset", "study: 'tset' is unknown; did you mean 'test'?"),
         ("help", "study: 'help' is unknown; did you mean '--help'?"),
-        ("paper -x", "paper: '-x' is no argument of this command"),
-        ("verify --fresh", "verify: '--fresh' is no argument of this command"),
+        ("paper -x", "paper: '-x' is not an argument of this command"),
+        ("verify --fresh", "verify: '--fresh' is not an argument of this command"),
         ("estimate", "the following arguments are required: study"),
-        ("export smoke/none/0", "export: smoke/none/0 is a run; --to DIR takes its model, or"),
+        ("export smoke/none/0", "export: smoke/none/0 is a run; add --to DIR to export its"),
         ("export smoke --to x", "run: 'smoke' names none; write STUDY/ARM/SEED"),
         ("export smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
-        ("export scale", "scale is not finished; ./run_all.sh params/scale.yaml"),
+        ("export scale", "study: scale is not finished; run ./run_all.sh params/"),
         ("params/smokee.yaml", "study: 'smokee' is unknown; did you mean 'smoke'?"),
         ("freeze self-vot", "plan: there is no params/plans/self-vot.yaml ('self-vot' is unknown;"),
         (
             "freeze params/plans/self-vot.yaml",
             "plan: there is no params/plans/self-vot.yaml ('self",
         ),
-        ("fields x", "fields: 'x' is no argument of this command"),
+        ("fields x", "fields: 'x' is not an argument of this command"),
         ("estimate smokee", "study: 'smokee' is unknown; did you mean 'smoke'?"),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_terminal_that_closes_ends_a_command_unless_nohup_began_it(before, end
     [(["--help"], ["--jobs", "--stop-after", *cli.commands()[1]]), (["verify", "-h"], [])],
 )
 def test_help_names_every_command_and_needs_no_package(words, told):
-    """-S: without site-packages."""
+    """-S leaves out site-packages."""
     command = [sys.executable, "-S", "-m", "lib.sweep.cli", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={})
     assert done.returncode == 0, done.stderr

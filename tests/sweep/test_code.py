@@ -1,4 +1,4 @@
-"""Commits as arms: what cannot be one, in one line, and a change to the model as an arm."""
+"""Commits as arms, the copy of the code that a sweep runs from, and files edited meanwhile."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ OWN = {"source": "data/own.txt"}
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A repository with some branches, by the commit that each names."""
+    """Make a repository with some branches; return the commit of each."""
     monkeypatch.setattr("lib.config.provenance.CHECKOUT", tmp_path)
     git = partial(run_git, tmp_path)
     git("init", "-q", "-b", "main")
@@ -38,7 +38,7 @@ def checkout(tmp_path, monkeypatch):
         git("commit", "-qm", branch)
         commits[branch] = git("rev-parse", "HEAD")
     git("branch", "same", "main")
-    git("update-ref", "refs/remotes/origin/gone", commits["gone"])  # as a clone knows a branch
+    git("update-ref", "refs/remotes/origin/gone", commits["gone"])  # as in a clone
     git("checkout", "-q", "main")
     git("branch", "-D", "gone")
     return commits
@@ -53,7 +53,7 @@ def test_a_level_is_the_commit_that_it_names(checkout):
 
 
 def test_a_dry_run_asks_which_commits_levels_are_now(checkout, tmp_path, monkeypatch):
-    """As the sweep does, which trains again where a branch has moved on."""
+    """Like a sweep, which trains again if a branch has moved."""
     study, told = design("main").model_copy(update={"commits": {"main": "0" * 40}}), []
     monkeypatch.setattr(sweep, "load_and_check", lambda *_, **__: [study])
     monkeypatch.setattr(sweep, "make", lambda studies, *_: told.extend(studies) or 0)
@@ -66,24 +66,24 @@ def test_a_dry_run_asks_which_commits_levels_are_now(checkout, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("level", "said"),
     [
-        ("nowhere", "'nowhere' is no commit, branch or tag here; `git fetch` it, or commit"),
+        ("nowhere", "'nowhere' is not a commit, branch or tag here; `git fetch` it, or"),
         ("same", "'main' and 'same' are one commit, "),
     ],
 )
 def test_what_cannot_be_an_arm_is_refused_in_one_line(level, said, checkout):
-    assert refused(resolve, design("main", level)).startswith(f"t.yaml: factors.code: {said}")
+    assert refused(resolve, design("main", level)).startswith(f"factors.code: {said}")
 
 
 @pytest.mark.parametrize(
     ("refs", "level", "commit"),
     [
         (["tags/try/it"], "try/it", None),
-        (["tags/gone"], "gone", None),  # a branch where the clone came from
+        (["tags/gone"], "gone", None),  # also a branch of origin
         (["heads/origin/gone"], "origin/gone", None),
         (["tags/v1"], "v1", "main"),
         (["tags/try/it"], "refs/heads/try/it", "try/it"),
         (["tags/try/it"], "refs/tags/try/it", "main"),
-        (["remotes/origin/try/it"], "try/it", "try/it"),  # the branch here is ahead of it
+        (["remotes/origin/try/it"], "try/it", "try/it"),  # the local branch is ahead of it
         ([], "HEAD", "main"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_name_of_two_commits_is_refused_with_both(refs, level, commit, checkou
         assert resolve(design(level)) == {level: checkout[commit]}
         return
     said = refused(resolve, design(level))
-    assert said.startswith(f"t.yaml: factors.code: '{level}' is two commits (")
+    assert said.startswith(f"factors.code: '{level}' names two commits (")
     other = "try/it" if level == "try/it" else "gone"
     assert checkout["main"][:12] in said
     assert checkout[other][:12] in said
@@ -125,7 +125,7 @@ def test_a_checkout_that_was_changed_since_is_no_arm(file, checkout, tmp_path, m
 
 @pytest.fixture
 def code(tmp_path, monkeypatch):
-    """A little checkout in place of this one, whose code this process has imported."""
+    """Put a little checkout in place of this one, as if this process had imported its code."""
     for name in ("lib/model.py", "lib/data/text.packed", "notebooks/02.ipynb", "params/own.yaml",
                  "params/plans/p.yaml", "asked/task.yaml", "t.json", "lib/.hidden"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def test_a_copy_holds_the_bytes_of_the_code_and_heals(code):
 def test_code_that_was_edited_since_a_command_began_is_not_copied(file, code):
     (code / file).unlink(missing_ok=True)
     (code / file).write_text("edited", "utf-8")
-    assert "were edited since this command began" in refused(copy_code, [asking()])
+    assert "were edited while this command started" in refused(copy_code, [asking()])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path):
     git("checkout", "-q", "main")
     evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
     text = "\n\n".join(f"{i} is a number, and a line of text." for i in range(200))
-    for file in ("own.txt", "some/a.txt", "some/b.txt"):  # git ignores them: no checkout has them
+    for file in ("own.txt", "some/a.txt", "some/b.txt"):  # ignored by git, so in no worktree
         (tree.root / "data" / file).parent.mkdir(parents=True, exist_ok=True)
         (tree.root / "data" / file).write_text(text, "utf-8")
     factors = {"code": ["main", "patch"], "corpus.source": ["data/own.txt", "data/some"]}
@@ -222,7 +222,7 @@ def test_a_change_to_the_model_is_an_arm_beside_the_code_without_it(tmp_path):
     trained = {name: result["provenance"]["trained"] for name, result in results.items()}
     for name, commit in commits.items():
         assert trained[name]["code"] == commit
-        assert trained[name]["commit"] == commits["main"]  # of the checkout that ran the sweep
+        assert trained[name]["commit"] == commits["main"]  # the checkout that ran the sweep
     main, patch = results["main"], results["patch"]
     for name in ("initial_weights", "batches", "corpus_sha256", "seed"):
         assert main[name] == patch[name]
@@ -236,7 +236,7 @@ BEFORE_COPIES = "b2b2e619ce1657553c654c7595b8a28d811fac8e"
 
 @pytest.mark.slow
 def test_code_of_before_copies_is_executed_as_an_arm_s_is(tmp_path):
-    """`STUDY_OUTPUT` and `python -m lib.sweep.execute` are the interface to older commits."""
+    """Older commits know only `STUDY_OUTPUT` and `python -m lib.sweep.execute`."""
     if git("cat-file", "-e", BEFORE_COPIES) is None:
         pytest.skip("this clone lacks the history")
     tree = tmp_path / "tree"

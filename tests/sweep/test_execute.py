@@ -1,4 +1,4 @@
-"""A notebook counts as executed only where all of it was, and it says of itself how it went."""
+"""A notebook counts only if all of it was executed, and it says itself how it ended."""
 
 import ctypes
 import functools
@@ -27,8 +27,8 @@ WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
 @pytest.fixture
 def write_notebook(tmp_path, monkeypatch):
-    """Write a notebook `02_train` whose variable `result` is where its result belongs; all that
-    executing it makes goes to a folder of the test's. Return the executed notebook's path."""
+    """Write a notebook `02_train` with its result's path in the variable `result`; executing it
+    writes only to the test's folder. Return the path of the executed notebook."""
     monkeypatch.setattr("lib.config.paths.RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "NOTEBOOKS", tmp_path)
@@ -51,8 +51,8 @@ def write_notebook(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_path, monkeypatch):
-    """By this Python, whatever the machine calls python3, with the threads and the GPU it is given,
-    and without what its user has Python, IPython and Matplotlib do. A long TMPDIR does no harm."""
+    """With this Python, whatever `python3` is, with the given threads and GPU, and without the
+    user's settings of Python, IPython and Matplotlib. A long TMPDIR does no harm."""
     spec = '{"argv": ["/bin/false"], "display_name": "", "language": "python"}'
     for file, text in {
         ".local/share/jupyter/kernels/python3/kernel.json": spec,
@@ -87,8 +87,8 @@ def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_
     kernel = [sys.prefix, "1", "1", "1", "3", None, 1, False, "black"]
     assert json.loads(result.read_text()) == [*kernel, "none", 1]
     assert status_of(output)["status"] == "completed"
-    assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folder of a machine
-    assert not any(path.exists() for path in before)  # what was made from the last result
+    assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folders of this machine
+    assert not any(path.exists() for path in before)  # made from the earlier result
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_
 def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
     cell, options, reason, write_notebook, tiny_study, monkeypatch
 ):
-    """Of a killed kernel and of a timeout papermill leaves every cell `completed`."""
+    """After a killed kernel or a timeout, papermill marks every cell `completed`."""
     real = papermill.execute_notebook
     monkeypatch.setattr(papermill, "execute_notebook", lambda *a, **k: real(*a, **k, **options))
     output = write_notebook(WRITE, cell, "print('never reached')")
@@ -116,8 +116,8 @@ def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
 
 
 def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study, monkeypatch):
-    """Nor does the result of an earlier execution; a run is given its arm, its seed and its plan's
-    hash."""
+    """The result of an earlier execution does not count either. A run gets its arm, its seed and
+    its plan's hash."""
     output, options = write_notebook(), {}
 
     def execute_notebook(source, output, parameters, **words):
@@ -140,7 +140,7 @@ def test_a_notebook_without_its_result_does_not_count(write_notebook, tiny_study
         execute("02_train", tiny_study, "none", 1, changes)
     assert options["parameters"] == run | {"changes": changes}
     assert options["run"] == "tiny,none,learning_rate=0.5"
-    assert options["config"].KernelManager.transport == "ipc"  # ports clash
+    assert options["config"].KernelManager.transport == "ipc"  # not TCP: ports clash
 
 
 def test_a_run_holds_a_gpu_that_no_other_has(tmp_path, monkeypatch):
@@ -174,14 +174,14 @@ ORPHAN = (
 
 @pytest.mark.slow
 def test_a_process_whose_starter_has_ended_already_does_nothing():
-    given = os.environ | {"STUDY_PARENT": str(2**22)}  # a number that no process has
+    given = os.environ | {"STUDY_PARENT": str(2**22)}  # no process has this number
     done = subprocess.run([sys.executable, "-c", ORPHAN], cwd=ROOT, env=given, timeout=60)
     assert done.returncode == 1
 
 
 @pytest.mark.slow
 def test_a_process_ends_with_the_one_that_started_it():
-    """Also when that was killed."""
+    """Also if the parent was killed."""
     start = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {ORPHAN!r}])\n"
     command = [sys.executable, "-c", start + "time.sleep(60)"]
     parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
@@ -208,7 +208,7 @@ def test_a_kernel_whose_starter_ends_at_once_does_too_whoever_takes_it_over(tmp_
     subreaper(1)
     try:
         command = [sys.executable, "-c", STARTER]
-        # What the kernel prints ends when it has ended.
+        # The kernel's output ends when the kernel ends.
         subprocess.run(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, timeout=30)
     finally:
         subreaper(0)

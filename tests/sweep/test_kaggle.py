@@ -1,5 +1,5 @@
-"""A session on Kaggle runs a study from read-only inputs, the next continues it, and what they
-leave enters the record at home only as it was made."""
+"""A session on Kaggle runs a study from read-only inputs, and the next one continues it. At home
+their runs enter the record only if they are unchanged."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.record.conftest import run_tiny, tiny  # noqa: F401
 
 
 def rewritten(file, name, where, change):
-    """Write a copy of a zip in which a file, or all of a folder, is changed; None leaves it out."""
+    """Write a copy of a zip with a file, or all files of a folder, changed; None leaves it out."""
     to = file.with_name(f"{name}.zip")
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
         for member in old.namelist():
@@ -43,7 +43,7 @@ def test_a_zip_leaves_nothing_outside_its_folder(tmp_path):
     kaggle.unpack(file, tmp_path / "folder")
     assert {*tmp_path.iterdir()} == {file, tmp_path / "folder"}
     file.write_text("PK no zip")
-    assert refused(kaggle.unpack, file, tmp_path / "folder").startswith("x.zip cannot be unpacked")
+    assert refused(kaggle.unpack, file, tmp_path / "folder").startswith("x.zip: cannot be unpack")
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +85,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
     broken = tmp_path / "broken.zip"
     broken.write_bytes(b"no zip")
     refused = {
-        broken: "broken.zip cannot be unpacked",
+        broken: "broken.zip: cannot be unpacked",
         rewritten(packed, "cut", trace, lambda c: c[:-1]): f"{seed}: trace.parquet is not the file",
         rewritten(packed, "forged", result, lower): f"none seed {seed}: its notebook",
         rewritten(packed, "gone", notebook, lambda _: None): "02_train.ipynb",
@@ -97,7 +97,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
         rewritten(packed, "latin", "params/plans/plan.", lambda _: b"\xff"): "is not valid YAML",
         rewritten(packed, "planless", "params/plans/plan.", lambda _: None): "No such file",
         rewritten(packed, "half", "runs/tiny/04", lambda _: None): "04_figures.ipynb is unfinished",
-        rewritten(packed, "empty", "runs", lambda _: None): "it must hold the runs of one study",
+        rewritten(packed, "empty", "runs", lambda _: None): "does not hold one study",
     }
     home = tmp_path / "home"
     (home / "params" / "plans").mkdir(parents=True)
@@ -111,19 +111,19 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed, tmp_path):
     assert not list((home / "params").rglob("*.yaml"))
 
     (home / "params" / "tiny.yaml").write_text("name: tiny\n", "utf-8")
-    assert "there is another params/tiny.yaml" in run_tiny(home, "import", str(packed)).stdout
+    assert "params/tiny.yaml: is another study" in run_tiny(home, "import", str(packed)).stdout
     (home / "params" / "tiny.yaml").unlink()
     more = rewritten(packed, "more", "-", lambda c: c)
     with zipfile.ZipFile(more, "a") as content:
         content.writestr("runs/tiny/suite/own/evil.yaml", "process_docs: !function os.abort")
     twice = run_tiny(home, "import", str(more), str(packed)).stdout.splitlines()
     assert twice == [
-        "tiny: imported, papers/paper/record/tiny/",
-        "tiny: imported before, papers/paper/record/tiny/",
+        "tiny: imported; its record is papers/paper/record/tiny/",
+        "tiny: was imported before; its record is papers/paper/record/tiny/",
     ]
     (home / "runs" / "tiny" / "verdict.json").write_text("{}", "utf-8")
     said = run_tiny(home, "import", str(packed)).stdout
-    assert said == "tiny.zip: 'tiny' is in runs/ or in the record already\n"
+    assert said == "tiny.zip: 'tiny' is already in runs/ or in the record; nothing was imported\n"
     assert not [*(home / "runs").rglob("evil.yaml")]
     verified = json.loads(run_tiny(home, "verify").stdout.splitlines()[-1])
     assert verified["paper"]["faults"] == []
@@ -147,16 +147,16 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(tmp_path, monkeypatc
     (here / "none" / "seed-2").mkdir(parents=True)
     monkeypatch.setattr(kaggle, "kaggle_folder", lambda: tmp_path)
     monkeypatch.setattr(kaggle, "study_folder", lambda study: here.with_name(study))
-    assert kaggle.resume_from_inputs("probe") == "4 runs taken up"
+    assert kaggle.resume_from_inputs("probe") == "4 runs continue from earlier sessions"
     assert contents(here) == {
         here / "none/seed-0/result.json": b"a",
         here / "none/seed-1/checkpoints/x/step-0000000020-abc.pt": b"b",
         here / "none/seed-3/result.json": b"c",
         here / "none/seed-4/result.json": b"c",
     }
-    assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
+    assert kaggle.resume_from_inputs("probe") == "0 runs continue from earlier sessions"
     monkeypatch.setattr(kaggle, "kaggle_folder", lambda: None)
-    assert kaggle.resume_from_inputs("probe") == "0 runs taken up"
+    assert kaggle.resume_from_inputs("probe") == "0 runs continue from earlier sessions"
 
 
 def test_a_sweep_in_a_cell_has_nothing_that_a_kernel_sets_for_itself(tmp_path, monkeypatch, capsys):
@@ -175,8 +175,8 @@ def set_writable(folder, writable):
 
 
 def run_session(top, hours, *outputs):
-    """Run 00_kaggle as by hand for a study beside it, from inputs that cannot be written; return
-    the working folder, and all that was shown as text."""
+    """Run 00_kaggle for a study beside it, as by hand, from read-only inputs. Return the working
+    folder, and all output as text."""
     inputs, working = top / "input", top / "working"
     repository = inputs / "datasets" / "owner" / "embedding-norm"
     copy_repository(repository)
@@ -214,11 +214,11 @@ def run_session(top, hours, *outputs):
 def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp_path, monkeypatch):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
     monkeypatch.setenv("PATH", f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing is fetched
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # so that nothing can be downloaded
     for name in ("PYTHONPATH", "STUDY_HEADLESS", "VIRTUAL_ENV"):
         monkeypatch.delenv(name, raising=False)
     first, text = run_session(tmp_path / "one", 1.0)
-    assert "0 runs taken up" in text
+    assert "0 runs continue from earlier sessions" in text
     assert "EXPLORATORY" in text
     assert "image/png" in text
     assert "\x1b" not in text
@@ -228,13 +228,13 @@ def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp
     shutil.copytree(first, half, ignore=shutil.ignore_patterns("*.zip", "papers", "0[134]*"))
     (half / "runs/mine/layernorm/seed-3/result.json").unlink()
     second, text = run_session(tmp_path / "two", 1.0, half)
-    assert "2 runs taken up" in text
+    assert "2 runs continue from earlier sessions" in text
     results = {
         (top, arm): json.loads((top / f"runs/mine/{arm}/seed-3/result.json").read_text())
         for top in (first, second)
         for arm in ("none", "layernorm")
     }
-    assert results[first, "none"] == results[second, "none"]  # and so was not made again
+    assert results[first, "none"] == results[second, "none"]  # so it was not made again
     again = results[second, "layernorm"]
     assert again["final_weights"] == results[first, "layernorm"]["final_weights"]
 
@@ -246,4 +246,4 @@ def test_a_study_of_one_s_own_runs_goes_on_in_another_session_and_comes_home(tmp
     assert "\nAnalysis            runs/mine/03_analysis.ipynb\n" in text
     status, text = home.run_all("verify", "mine")
     assert status == 0, text
-    assert re.search("mine: as published: .* 2 runs, 2 beginnings", text), text
+    assert re.search("mine: as published: .* 2 runs, 2 initial weights and", text), text

@@ -1,4 +1,4 @@
-"""Killed anywhere, at any moment, a sweep of two jobs ends at the weights of an undisturbed one."""
+"""A sweep that is killed at any moment and started again ends with the same weights."""
 
 import contextlib
 import random
@@ -26,8 +26,8 @@ LONG = TINY | {
     "machine": {"evaluation_batch_size": 64, "checkpoint_interval": 50},
 }
 VICTIMS = ("ipykernel_launcher", "lib.sweep.execute", "snakemake", "lib.sweep.cli", "")
-"""What a command line holds of the processes that are killed: kernels, what executes notebooks,
-Snakemake, the sweep; or all."""
+"""A word in the command line of the processes to kill: kernels, `execute`, Snakemake, the sweep; or
+all of them."""
 
 
 def running(pid):
@@ -65,7 +65,7 @@ def test_killed_again_and_again_two_runs_end_at_the_same_weights(tmp_path):
         kills += 1
         text, _ = sweep.communicate(timeout=300)
         assert "Traceback" not in text, text
-        for folder in folders:  # nothing that was kept is lost
+        for folder in folders:  # no checkpoint is lost
             names = [path.name for path in folder.glob("checkpoints/*/step-*")]
             steps = [int(name.split("-")[1]) for name in names]
             assert max(steps, default=0) >= furthest[folder] or (folder / "result.json").exists()

@@ -1,4 +1,4 @@
-"""What would stop a study is found before anything trains, and what it takes is said."""
+"""Everything that would stop a study is found before anything trains; its cost is estimated."""
 
 import json
 import math
@@ -93,10 +93,14 @@ ALIKE = {"corpus.source": ["one.txt", "two.txt"]}
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
-        ({"factors": ALIKE}, "factors: source=one.txt and source=two.txt read one text; leave one"),
+        ({"factors": {"code": ["nowhere"]}}, "factors.code: "),
+        (
+            {"factors": ALIKE},
+            "factors: source=one.txt and source=two.txt read the same text; leave",
+        ),
         (
             {"factors": {"corpus.fraction": [0.9, 0.9001]}, "corpus": "one.txt"},
-            "factors: fraction=0.9 and fraction=0.9001 read one text; leave one of them out",
+            "factors: fraction=0.9 and fraction=0.9001 read the same text; leave one out",
         ),
         ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; unpack it, or convert it"),
@@ -124,7 +128,7 @@ def test_trouble_is_found_early_and_never_hides_anothers(content, message, folde
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A repository in which a study has three runs under its frozen plan, one not yet finished."""
+    """Make a repository with three runs of a study under its frozen plan, one unfinished."""
     here = Parameters(tmp_path, monkeypatch)
     for name, folder in {"PLANS": here.plans, "PAPERS": here.top / "papers"}.items():
         monkeypatch.setattr(preflight, name, folder)
@@ -144,7 +148,7 @@ def made(tmp_path, monkeypatch):
 
 
 def record(here):
-    """Have a record in place of runs."""
+    """Replace the runs by a record."""
     shutil.rmtree(here.top / "runs")
     place = here.top / "papers" / "one" / "record" / "trial"
     place.mkdir(parents=True)
@@ -247,7 +251,7 @@ def delete_runs(here):
     ],
 )
 def test_a_plan_that_changed_after_its_runs_stops_a_sweep_and_can_be_restored(change, said, made):
-    """Other seeds would be drawn, everything trained again, and the record replaced."""
+    """Otherwise other seeds would be drawn, all runs trained again, and the record replaced."""
     change(made)
     study = load_study("trial")
     if not said:
@@ -294,7 +298,7 @@ def test_parameters_that_changed_after_a_confirmatory_study_stop_a_sweep(changes
 def test_code_that_changed_after_a_confirmatory_study_stops_a_sweep(
     trained, executed, said, made, monkeypatch
 ):
-    """Everything would be trained again, and the record replaced."""
+    """Otherwise all runs would be trained again, and the record replaced."""
     monkeypatch.setattr(preflight, "study_folder", lambda name: made.top / "runs" / name)
     monkeypatch.setattr(preflight, "train_key", lambda: "1" * 64)
     monkeypatch.setattr(preflight, "measure_key", lambda: "2" * 64)
@@ -311,8 +315,8 @@ def test_code_that_changed_after_a_confirmatory_study_stops_a_sweep(
         require_same_code(study)
         return
     fault = refused(require_same_code, study)
-    assert fault.startswith("code: 6 runs under plän.yaml were made by other code than today's: ")
-    assert f": {said.replace('COMMIT', made.made_at[:12])}; --replace makes them again" in fault
+    assert fault.startswith("code: 6 runs under plän.yaml were made by other code than today's; ")
+    assert f"; {said.replace('COMMIT', made.made_at[:12])}; --replace makes them again" in fault
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -382,7 +386,7 @@ def test_a_stock_task_that_cannot_be_asked_is_found(folder, monkeypatch):
     ],
 )
 def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, folder, monkeypatch):
-    """The last choice of the last question is too long for one of two windows."""
+    """The last answer of the last question is too long for the shorter context."""
     items = {"Which?" * n: ["a", "b" * n] for n in (1, longest)}
     manager = own_task(folder, "", items, aggregation)
     monkeypatch.setattr("lib.train.lm_eval._manager", lambda _: manager)
@@ -411,9 +415,9 @@ def test_a_study_begun_on_another_device_is_not_continued(tmp_path, monkeypatch)
         if device == prepare(load_study("smoke")).device:
             require_executable([load_study("smoke")], is_local=True)
         else:
-            with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:
+            with pytest.raises(UserError, match=f"some runs were made on {device}, and") as error:
                 require_executable([load_study("smoke")], is_local=True)
-            assert f": set machine.device: {device}, or delete smoke" in str(error.value)
+            assert f"; set machine.device: {device}, or delete smoke" in str(error.value)
 
 
 def test_a_damaged_result_is_no_reason_to_stop(tmp_path, monkeypatch):
@@ -446,7 +450,7 @@ WHOLE = [
     ids=str,
 )
 def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
-    from torch.distributed._tools.mem_tracker import MemTracker  # seconds
+    from torch.distributed._tools.mem_tracker import MemTracker  # slow
 
     model = {"n_layer": 4, "n_head": 4, "n_embd": 64, "block_size": 64} | fields
     symbols, optimizer = model.pop("V", 500), model.pop("optimizer", "adamw")
@@ -473,7 +477,7 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
     with tracker:
         micro_batch()
         tracker.reset_mod_stats()
-        micro_batch()  # with the second one all gradients are there
+        micro_batch()  # now all gradients are allocated
     counted = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     stated = memory(config, Size(symbols, count_parameters(net), 0.0))
     assert sum(stated.values()) == pytest.approx(counted, rel=0.1)
@@ -481,7 +485,7 @@ def test_memory_is_within_a_tenth_of_what_torch_counts(fields):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_operations_and_parameters_are_those_of_the_model_s_matrices(tied, tiny):
-    """Torch counts matrix products; attention comes on top."""
+    """Torch counts matrix products; attention is added."""
     config = change(tiny, "model", tied=tied)
     size, model = size_of(config), config.model
     net = GPT(model, size.symbols, random_stream(0, "weights"))
@@ -506,7 +510,7 @@ def test_the_symbols_of_a_text_that_is_not_here_follow_from_its_tokenizer(
 
 
 def test_a_large_study_is_estimated_without_its_text():
-    """On a CPU, none of its steps is measured."""
+    """On a CPU, no step is measured."""
     study = load_study("scale", undrawn=True)
     lines = [line.split(maxsplit=1) for line in estimate(study, None, None)]
     said = {words[0]: words[1] for words in lines if len(words) == 2}
@@ -526,7 +530,7 @@ def test_runs_ask_a_cluster_for_three_times_what_the_largest_takes(tiny_study, m
     largest = max(sum(memory(a.config, size_of(a.config)).values()) for a in tiny_study.arms())
     assert megabytes == pytest.approx(3 * (6e8 + largest) / 1e6, abs=1)
     on_gpu = tiny_study.model_copy(update={"machine": MachineConfig(device="cuda")})
-    if not torch.cuda.is_available():  # then there is nothing to try
+    if not torch.cuda.is_available():  # without a GPU nothing is measured
         assert asks(on_gpu, tries=True).startswith("11:")
 
 
@@ -537,14 +541,14 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
     lines = list(estimate(tiny_study, None, None))
     config = tiny_study.arm("none").config
     model = GPT(config.model, size_of(config).symbols, None)
-    assert lines[0] == "tiny: 2 arms × 2 seeds; of the largest run:"
+    assert lines[0] == "tiny: 2 arms × 2 seeds; the largest run has:"
     assert lines[1].split() == ["parameters", f"{count_parameters(model):,}"]
     assert lines[2].split() == ["tokens", str(12 * 4 * 16)]
-    # 12 steps, four points of the curve and the rest; four runs, two at a time.
-    said = r"500\.0 ms a step, 172,800 steps a day,\n +48 s a run, 0:01:36 in all, 2 side by side"
+    # 12 steps, four points of the curve and the rest; four runs, two at once.
+    said = r"500\.0 ms a step, 172,800 steps a day,\n +48 s a run, 0:01:36 in all, 2 at once,"
     assert re.search(said, "\n".join(lines))
-    assert lines[-2].startswith("Power takes a plan")
-    (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # no plan: what one would ask
+    assert lines[-2].startswith("Power: write a plan")
+    (*_, row) = estimate(tiny_study, 0.5, "0.5", "perplexity")  # without a plan: the proposed one
     assert row == "warning: 2 seeds are too few for layernorm"
     for spread, measure, fault in (("0.5", "lossy", "--measure: 'lossy'"), ("-1", "loss", "--sp")):
         with pytest.raises(UserError, match=fault):
@@ -555,7 +559,7 @@ def test_the_cost_of_a_study_is_counted_and_measured(tiny_study, monkeypatch):
 def test_a_trial_is_a_run_of_a_few_steps(tiny_study):
     assert min(estimating.trial(tiny_study.arm("layernorm"))) > 0
     absent = CorpusConfig(source="nowhere", tokenizer="bpe-300")
-    elsewhere = {"corpus": absent, "machine": MachineConfig(device="cuda")}  # a GPU not here
+    elsewhere = {"corpus": absent, "machine": MachineConfig(device="cuda")}  # not on this machine
     (arm, _) = Study.model_validate(tiny_study.model_dump() | elsewhere).arms()
     assert min(estimating.trial(arm)) > 0
 
@@ -612,7 +616,7 @@ def test_as_many_runs_at_once_as_cores_and_memory_have_room_for(
     [
         (4, 16.0, 1, None, ["0", "1", "0", "1"]),  # two T4s: as many as cores
         (16, 3.1, 1, None, ["0", "1", "0", "1", "0", "1"]),  # as many as memory
-        (1, 0.1, 1, None, ["0", "1"]),  # one each at the least
+        (1, 0.1, 1, None, ["0", "1"]),  # at least one each
         (16, 80.0, 1, 3, ["0", "1", "0"]),
         (16, 80.0, 2, None, ["0,1"]),
     ],

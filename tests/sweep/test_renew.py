@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def papers(tiny, tmp_path):  # noqa: F811
-    """The paper of the tiny study twice: as it is recorded, and as made again."""
+    """Copy the tiny study's paper twice: as recorded, and as made again."""
     for name in ("recorded", "again"):
         shutil.copytree(tiny / "papers" / "paper", tmp_path / name)
     again = Record("tiny", tmp_path / "again")
@@ -28,7 +28,7 @@ def papers(tiny, tmp_path):  # noqa: F811
 
 
 def edit(change):
-    """Change the verdict of the record that is made again."""
+    """Return a function that changes the verdict of the new record."""
 
     def apply(record):
         content = read_json(record.verdict_file)
@@ -39,7 +39,7 @@ def edit(change):
 
 
 def of(record):
-    """Return the record of which this one was made again."""
+    """Return the old record of a new one."""
     return Record("tiny", record.paper.with_name("recorded"))
 
 
@@ -48,13 +48,13 @@ CASES = {
         lambda v: v["contrasts"][0].update(mean_delta=1.0)
     ),
     "contrasts[layernorm none loss] is {": edit(lambda v: v["contrasts"].pop(0)),
-    "its tests are missing": edit(lambda v: v.pop("tests")),
+    "today's analysis lacks its tests": edit(lambda v: v.pop("tests")),
     "answers.cost.answer is ": edit(lambda v: v["answers"]["cost"].update(answer="refuted")),
     "none.perplexity.mean is ": lambda record: record.results_file.write_text(
         record.results_file.read_text("utf-8").replace('"mean":49.', '"mean":59.'), "utf-8"
     ),
     "loss.png is no longer drawn": lambda record: (record.figures / "loss.png").unlink(),
-    "trace.parquet is another, or missing": lambda record: pack(
+    "trace.parquet differs or is missing": lambda record: pack(
         set(listed(of(record).raw, "*/*/*")) - set(listed(of(record).raw, "none/*/trace.*")),
         of(record).raw,
         record.folder / RAW,
@@ -78,7 +78,9 @@ def test_a_record_of_which_anything_differs_is_kept_as_it_was(fault, papers, mon
 def test_of_an_equal_one_come_shared_notebooks_figures_results_and_manifest(
     papers, monkeypatch, capsys
 ):
-    edit(lambda v: v.update(of_today=[]))(Record("tiny", papers / "again"))  # more is no fault
+    edit(lambda v: v.update(of_today=[]))(
+        Record("tiny", papers / "again")
+    )  # new values are no fault
     before, again = contents(papers / "recorded"), contents(papers / "again")
     monkeypatch.setattr(renew, "made_again", lambda *_: Record("tiny", papers / "again"))
     monkeypatch.setattr(renew, "Record", lambda name: Record(name, papers / "recorded"))
@@ -103,7 +105,7 @@ def test_01_of_runs_that_answered_another_suite_stays_under_its_commit(papers, m
     monkeypatch.setattr(renew, "made_again", lambda *_: again)
     monkeypatch.setattr(renew, "Record", lambda _: recorded)
     assert renew.renew(["tiny"]) == 0
-    assert "01 stays, whose suite d6201eb81780 the runs answered" in capsys.readouterr().out
+    assert "01 is kept: the runs answered its suite d6201eb81780" in capsys.readouterr().out
     after = contents(papers / "recorded")
     kept = next(path for path in after if path.name == "01_data.ipynb")
     assert after[kept] == before[kept]
@@ -129,5 +131,5 @@ def test_a_record_is_made_again_from_its_raw_tables_by_the_notebooks_of_today(ti
     notebook = json.loads((paper / "record/tiny/03_analysis.ipynb").read_text("utf-8"))
     assert len(notebook["cells"]) > 10
     assert {*Record("tiny", paper).manifest} == {*Record("tiny", paper).files}
-    said = read_json(tiny / "runs/tiny/archive.json")["manifest"]  # it is still one's own
+    said = read_json(tiny / "runs/tiny/archive.json")["manifest"]  # it is still ours
     assert said == sha256(paper / "record/tiny" / MANIFEST)

@@ -1,5 +1,5 @@
-"""Fields on the command line change all runs of a study, as `changes` do in 02_train, and leave the
-study as it is."""
+"""Fields on the command line change all runs of a study, like `changes` in 02_train. The study
+stays unchanged."""
 
 import re
 
@@ -36,7 +36,7 @@ def test_values_are_yaml_and_reach_every_arm():
         ("smoke training.iterations=[", "training.iterations=[, line 1 is not valid YAML"),
         ("smoke model.n_head=3", "changes: model: n_embd 32 must be a multiple of n_head 3"),
         ("smoke model.embedding_norm=none", "model.embedding_norm: is a factor; change its levels"),
-        ("smoke training.iterations=8 --replace", "training.iterations=8: with a field that is"),
+        ("smoke training.iterations=8 --replace", "training.iterations=8: scratch runs take only"),
         ("smokee.yaml training.iterations=8", "study: 'smokee' is unknown; did you mean 'smoke'?"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A sweep through Slurm: a run that outlives its limits is submitted again, and continues.
+"""A sweep through Slurm: a run that exceeds its limits is submitted again, and continues.
 
 It needs a cluster (one machine is enough: Debian's slurm-wlm and munge, with OverMemoryKill) and
 the two packages of params/slurm/requirements.txt; else it is skipped.
@@ -49,7 +49,7 @@ def test_where_a_sweep_runs_is_read_from_its_flags_or_their_profile(
 
 
 def configured(age, accounting="accounting_storage/none"):
-    """What `scontrol show config` says, in part."""
+    """Return a part of what `scontrol show config` prints."""
     return f"""Configuration data as of 2026-11-28T08:00:00
 AccountingStorageType   = {accounting}
 MinJobAge               = {age}
@@ -63,9 +63,9 @@ MinJobAge               = {age}
         (configured("45 sec"), "squeue", ""),
         (configured("2 sec", "accounting_storage/slurmdbd"), "squeue", ""),
         (configured("300 sec", "accounting_storage/slurmdbd"), "sacct", ""),
-        (configured("44 sec"), "squeue", "slurm: MinJobAge is 44 s and this cluster keeps no"),
-        (configured("300 sec"), "sacct", "slurm: this cluster keeps no accounts, so nobody"),
-        (configured("300 sec"), None, "slurm: this cluster keeps no accounts, so nobody"),
+        (configured("44 sec"), "squeue", "slurm: MinJobAge is 44 s, and this cluster has no"),
+        (configured("300 sec"), "sacct", "slurm: this cluster has no accounting, so the end"),
+        (configured("300 sec"), None, "slurm: this cluster has no accounting, so the end"),
         ("", "squeue", "slurm: `scontrol show config` cannot be read here"),
     ],
 )
@@ -120,6 +120,6 @@ def test_smoke_goes_through_slurm(tmp_path):
     assert status == 0, text
     log = (tree.root / "runs" / "sweep.log").read_text("utf-8")
     asked = re.findall(r"rule train_\d:(?s:.*?)resources: .*mem_mb=(\d+).*runtime=(\d+)", log)
-    assert len(asked) == 4  # what was measured, and not the profile's 4 GB and 60 minutes
+    assert len(asked) == 4  # measured, not the profile's 4 GB and 60 minutes
     assert all(1800 < int(mb) < 2500 and 10 < int(minutes) < 15 for mb, minutes in asked), asked
     assert (tree.root / "papers" / "smoke" / "record" / "smoke" / "MANIFEST.sha256").is_file()

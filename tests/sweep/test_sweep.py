@@ -1,4 +1,4 @@
-"""Studies as a user runs them, `./run_all.sh` in a copied tree; and which results count."""
+"""Whole sweeps, as a user runs them in a copied tree, and which results count."""
 
 import errno
 import fcntl
@@ -42,7 +42,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def copy(smoke_tree, tmp_path):
-    """A copy of the tree in which the smoke study has run."""
+    """Copy the tree in which the smoke study has run."""
     shutil.copytree(smoke_tree[0].root, tmp_path / "copy", symlinks=True)
     result = object.__new__(Tree)
     result.root, result.environment = tmp_path / "copy", smoke_tree[0].environment
@@ -51,7 +51,7 @@ def copy(smoke_tree, tmp_path):
 
 @pytest.fixture
 def runs(smoke_tree, tmp_path, monkeypatch):
-    """A copy of the folder `runs/` in which the smoke study has run, where runs are looked for."""
+    """Copy the `runs/` of the smoke study, and let `lib` use the copy."""
     shutil.copytree(smoke_tree[0].root / "runs", tmp_path / "runs")
     monkeypatch.setattr("lib.record.archive.PAPERS", smoke_tree[0].root / "papers")
     for module in ("lib.config.paths", "lib.sweep.sweep", "lib.sweep.execute"):
@@ -66,7 +66,7 @@ def smoke(**sections):
 
 
 def reasons(study):
-    """Why results are stale, by arm and seed or by file."""
+    """Return why results are stale, by arm and seed or by file."""
     found = {}
     for path, why in find_stale([study]).items():
         named = path.parent if path.name == "result.json" else path
@@ -103,15 +103,15 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(smoke_tree):
     used = sum(os.times()[2:4])
     status, text = tree.run_all("params/smoke.yaml")
     assert (status, "No run is missing or stale" in text) == (0, True), text
-    assert sum(os.times()[2:4]) - used < 9  # core-seconds; some three on a quiet machine
+    assert sum(os.times()[2:4]) - used < 9  # core-seconds; about three on a quiet machine
     changed = [path.name for path, then in before.items() if path.stat().st_mtime_ns != then]
     assert set(changed) <= {"sweep.log"}
 
 
 @pytest.mark.slow
 def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy):
-    """A run whose result is gone ends at the same weights; files of a clock that was ahead neither
-    fail the rerun nor cause one."""
+    """A run without its result ends with the same weights. If the clock was ahead, the times of
+    files neither stop a sweep nor make anything stale."""
     (copy.root / "runs/smoke/03_analysis.json").unlink()
     assert "\nThen: analysis, figures, record, paper, pages\n" in copy.run_all("smoke", "-n")[1]
     lost = copy.run_folder("smoke", "none", 1) / "result.json"
@@ -127,7 +127,7 @@ def test_only_what_is_lost_is_made_again_whatever_the_clock_said(copy):
     assert (status, "\n4/4 runs, " in text) == (0, True), text
     assert read_json(lost)["final_weights"] == weights
     assert {path: path.stat().st_ino for path in results} == before
-    assert analysed.read_bytes() != first  # which time of day it ran is in it
+    assert analysed.read_bytes() != first  # it holds the time of day
     assert "No run is missing or stale" in copy.run_all("smoke", "--until", "analysis")[1]
 
 
@@ -141,7 +141,7 @@ def test_braces_in_a_path_are_refused_in_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_dry_run_tells_and_runs_nothing(tree):
-    tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"  # profiles are given as words
+    tree.environment["SNAKEMAKE_PROFILE"] = "/nowhere"  # only --profile counts
     tree.environment["COLUMNS"] = "200"
     status, text = tree.run_all("params/smoke.yaml", "-n", "-j2")
     assert status == 0, text
@@ -199,7 +199,7 @@ def test_the_time_given_ends_a_sweep_which_a_rerun_continues(tree):
     tree.write_study("long", training={"iterations": 100_000}, evaluation=UNASKED)
     status, text = tree.run_all("long", "--stop-after", "0.0015", "--until", "train")
     assert status == TIME_UP, text
-    assert text.endswith("stopped after 0.0015 hours, as asked; a rerun continues\n")
+    assert text.endswith("stopped after 0.0015 hours; the same command continues\n")
     assert not psutil.Process().children(recursive=True)
 
 
@@ -228,7 +228,7 @@ def test_who_ends_a_sweep_or_a_part_of_it_ends_all_that_it_started(tree, victim,
     text, _ = process.communicate(timeout=30)
     is_killed = number == signal.SIGKILL
     assert (process.returncode == STOPPED) != is_killed
-    assert ("a rerun tries again" if is_killed else "rerun continues") in text.splitlines()[-1]
+    assert ("tries again" if is_killed else "command continues") in text.splitlines()[-1]
     assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
@@ -246,17 +246,17 @@ def test_before_a_long_sweep_five_steps_go_all_the_way(tree):
     assert not list(tree.root.glob("runs/hours/*/seed-*"))
     notebook.write_text(whole, "utf-8")
     status, text = tree.run_all("hours", "--until", "train")
-    assert (status, text.startswith("Checked first, by five steps: hours\n")) == (0, True), text
+    assert (status, text.startswith("First a check of five steps: hours\n")) == (0, True), text
 
 
 @pytest.mark.parametrize(
     ("clean", "of_runs", "due", "said"),
     [
         (True, [], True, ""),
-        (False, [], True, "s: commit code and parameters first: it will not be confirmatory\n"),
-        (None, [], True, "s: commit code and parameters first: it will not be confirmatory\n"),
+        (False, [], True, "s: commit code and parameters first, or it will not be confirmatory\n"),
+        (None, [], True, "s: commit code and parameters first, or it will not be confirmatory\n"),
         (True, ["a run"], True, "a run: it will not be confirmatory\n"),
-        (False, [], False, ""),  # nothing runs
+        (False, [], False, ""),  # nothing is due
     ],
 )
 def test_what_keeps_a_study_from_being_confirmatory_is_said_before_it_runs(
@@ -298,12 +298,12 @@ def test_what_is_stale_for_one_reason_is_told_once(tiny_study, monkeypatch, caps
 def test_a_full_disk_is_one_line(free, inodes, tmp_path, monkeypatch):
     disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_favail=inodes, f_files=10**6)
     monkeypatch.setattr("os.statvfs", lambda _: disk)
-    with pytest.raises(UserError, match=r"runs/ is full; free some space and rerun$"):
+    with pytest.raises(UserError, match=r"runs/; free some, and run this again$"):
         sweep.print_failures(tmp_path)
 
 
 def test_runs_start_seed_by_seed_and_baselines_first(tiny_study):
-    """So that what is done of a stopped sweep is pairs. Further seeds are one turn."""
+    """So a stopped sweep has pairs. All further seeds share one turn."""
     grid = {"model.embedding_norm": ["none", "layernorm"], "model.n_layer": [1, 2]}
     own = Study.model_validate(TINY | {"name": "own", "factors": grid, "seeds": [*range(18)]})
     parts = [(s.name, arms, seeds) for s, arms, seeds in turns([tiny_study, own]).values()]
@@ -321,7 +321,7 @@ def test_runs_start_seed_by_seed_and_baselines_first(tiny_study):
 
 
 def edit(tree):
-    """Change what a model computes, and break what later parts of the sweep import."""
+    """Change what a model computes, and break modules that later parts of the sweep import."""
     model = tree.root / "lib/train/model.py"
     whole = model.read_text("utf-8")
     assert whole.count("F.gelu(") == 1
@@ -335,7 +335,7 @@ def switch(tree):
 
 
 def plan_of(study):
-    """A plan with one hypothesis, to be frozen."""
+    """Return a plan with one hypothesis, not frozen yet."""
     test = {"test": ["layernorm", "none", "loss"], "direction": "differs", "says": "It matters."}
     return {"title": "A trial", "question": "Does it?", "confirmatory": [study],
             "hypotheses": {"matters": test}, "smallest_effect_of_interest": {"loss": 0.03},
@@ -345,7 +345,7 @@ def plan_of(study):
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [switch, pytest.param(edit, marks=pytest.mark.long)])
 def test_what_is_edited_while_a_sweep_runs_changes_nothing_of_it(change, tree):
-    """Neither weights nor what the runs say of their code; nor do they stop being confirmatory."""
+    """Weights, recorded code and the confirmatory claim stay."""
     with_plan = change is switch
     content = {"factors": {"model.embedding_norm": ["none", "layernorm"]}, "evaluation": UNASKED}
     content |= {"seeds": {"count": 2}, "plan": "p.yaml"} if with_plan else {"seeds": [0, 1]}
@@ -395,7 +395,7 @@ def test_what_is_edited_while_a_sweep_runs_changes_nothing_of_it(change, tree):
         ({"corpus": {"fraction": 0.5}}, "corpus.fraction is 0.5 and was "),
         ({"evaluation": {"dev_windows": 6}}, "evaluation.dev_windows is 6 and was "),
         ({"evaluation": {"items_per_task": 49}}, "evaluation.items_per_task is 49 and was "),
-        ({"plan": "preregistration.yaml"}, ""),  # refused before: see test_check
+        ({"plan": "preregistration.yaml"}, ""),  # refused earlier: see test_preflight
     ],
 )
 def test_a_changed_parameter_is_named_with_what_will_be_done(sections, reason, runs):
@@ -476,8 +476,8 @@ def failed(path):
         ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
         ("result.json", of_another_seed, "seed is 0 and was 1: trained again"),
         ("result.json", of_another_loss, "result.json was changed: measured again"),
-        ("trace.parquet", cut, "trace.parquet is missing or not as it was written"),
-        ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
+        ("trace.parquet", cut, "trace.parquet is missing or was changed"),
+        ("items.parquet", Path.unlink, "items.parquet is missing or was changed"),
         ("02_train.ipynb", Path.unlink, "02_train.ipynb is unfinished (no readable notebook)"),
         ("02_train.ipynb", failed, "02_train.ipynb is failed (KeyError: 'x')"),
     ],
@@ -523,7 +523,7 @@ def test_what_a_notebook_left_is_made_again_where_it_is_lost_or_changed(
         damage(path)
     (found, said), *later = reasons(smoke()).items()
     assert found == f"{notebook}.json"
-    assert {each for each, _ in later} <= {"04_figures.json"}  # which reads the verdict
+    assert {each for each, _ in later} <= {"04_figures.json"}  # it reads the verdict
     assert said.startswith(path.relative_to(runs / "smoke").as_posix())
 
 
@@ -540,10 +540,10 @@ def test_another_result_makes_the_analysis_and_figures_stale(runs, monkeypatch):
 
 @pytest.mark.slow
 def test_what_is_lost_heals_on_the_same_command_and_a_record_from_elsewhere_stays(copy):
-    """Until it is to be replaced."""
+    """Until --replace."""
     folder, record = copy.root / "runs/smoke", copy.root / "papers/smoke"
     before = {path: path.read_bytes() for path in record.rglob("*.*")}
-    (folder / "archive.json").unlink()  # which says that the record was made of these runs
+    (folder / "archive.json").unlink()  # it says that the record was made from these runs
     (folder / "archived.txt").unlink()
     (folder / "verdict.json").unlink()
     shutil.copyfile(folder / "figures/effects.png", folder / "figures/loss.png")
@@ -604,7 +604,7 @@ def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, m
     later = {tmp_path / "03_analysis.json": "analysis"}
     for folder in folders:
         folder.mkdir(parents=True)
-    (folders[0] / STEP_FILE).write_text("6", "utf-8")  # of 12: a run that is continued
+    (folders[0] / STEP_FILE).write_text("6", "utf-8")  # of 12: this run continues
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -619,7 +619,7 @@ def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, m
         now[0] += 6.0
         return None
 
-    # Of ten runs six were done before.
+    # Six of ten runs were done before.
     log = log_of([*due, *later], tmp_path)
     assert follow(SimpleNamespace(poll=poll), due, later, 10, None, log)
     first, second, last = capsys.readouterr().out.splitlines()
@@ -631,7 +631,7 @@ def test_the_time_left_is_that_of_a_step_times_the_steps(tiny_study, tmp_path, m
 
 
 def log_of(begun, folder):
-    """Write the part of Snakemake's log that says what has begun."""
+    """Write the lines that Snakemake logs when jobs start."""
     records = [f"localrule x:\n    output: {path}\n    jobid: 1\n" for path in begun]
     (folder / "sweep.log").write_text("".join(records), "utf-8")
     return folder / "sweep.log"
@@ -643,7 +643,7 @@ def test_only_what_has_begun_is_looked_at(tiny_study, tmp_path, monkeypatch, cap
     due, seen, stat = sweep.runs_of([tiny_study]), Counter(), Path.stat
     monkeypatch.setattr(Path, "stat", lambda path: (seen.update([path]), stat(path))[1])
     first, *others = due
-    half = f"    output: {others[0]}"[:-9]  # a line of which the rest is not written yet
+    half = f"    output: {others[0]}"[:-9]  # an incomplete line
     log = log_of([first], tmp_path)
     with log.open("a", encoding="utf-8") as file:
         file.write(half)
@@ -658,7 +658,12 @@ def test_only_what_has_begun_is_looked_at(tiny_study, tmp_path, monkeypatch, cap
         return next(ends, 0)
 
     assert follow(SimpleNamespace(poll=poll), due, {}, 4, None, log)
-    assert [seen[path] for path in due] == [6, 7, 2, 2]  # those not begun: at the start, at the end
+    assert [seen[path] for path in due] == [
+        6,
+        7,
+        2,
+        2,
+    ]  # jobs not started: only at the start and at the end
     assert capsys.readouterr().out.splitlines()[-1].startswith("1/4 runs")
 
 
