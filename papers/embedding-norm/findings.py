@@ -155,7 +155,7 @@ with facets("answers", FIGURES, ["loss"], [""], height=0.28 * len(table), stacke
 # %%
 columns = ["arm", "seed", "variant", "baseline"]
 curves = record("confirmatory-2").joined("curve").merge(runs_of("confirmatory-2")[columns])
-with facets("opening", FIGURES, ["difference"], [""], height=1.9) as axes:
+with facets("opening", FIGURES, ["difference"], [""], height=1.7) as axes:
     ax = difference(curves, "dev_loss", axes["difference", ""])
     ax.set_ylabel("dev loss − no layer (nats)")
 
@@ -283,7 +283,7 @@ LABELLED = {  # step and height of each curve's label, off every line and band
     "tied head": {"layernorm,tied=true": (1500, 0.115), "scale": (1100, -0.03)},
     "untied head": {"layernorm,tied=false": (200, -0.02), "both": (900, -0.14)},
 }
-with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.9) as axes:
+with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.7) as axes:
     for head, places in LABELLED.items():
         ax = axes["difference", head]
         ax.axhline(0, color="0.5", linewidth=0.8)
@@ -492,7 +492,7 @@ PLACES = {  # step and length of each curve's label, off every line and band
     "tied head": {"layernorm,tied=true": (700, 250), "none,tied=true": (750, 62)},
     "untied head": {"layernorm,tied=false": (600, 50), "none,tied=false": (750, 145)},
 }
-with facets("stream", FIGURES, ["stream"], list(PLACES), height=1.5) as axes:
+with facets("stream", FIGURES, ["stream"], list(PLACES), height=1.4) as axes:
     for head, places in PLACES.items():
         ax = axes["stream", head]
         for arm, place in places.items():
