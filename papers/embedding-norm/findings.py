@@ -281,7 +281,7 @@ keep("by_step", shown, "of")
 # %%
 LABELLED = {  # step and height of each curve's label, off every line and band
     "tied head": {"layernorm,tied=true": (1500, 0.115), "scale": (1100, -0.03)},
-    "untied head": {"layernorm,tied=false": (200, -0.02), "both": (900, -0.14)},
+    "untied head": {"layernorm,tied=false": (150, 0.015), "both": (900, -0.14)},
 }
 with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.7) as axes:
     for head, places in LABELLED.items():
@@ -489,8 +489,8 @@ keep("by_rate", rows, "of")
 
 # %%
 PLACES = {  # step and length of each curve's label, off every line and band
-    "tied head": {"layernorm,tied=true": (700, 250), "none,tied=true": (750, 62)},
-    "untied head": {"layernorm,tied=false": (600, 50), "none,tied=false": (750, 145)},
+    "tied head": {"layernorm,tied=true": (700, 250), "none,tied=true": (500, 43)},
+    "untied head": {"layernorm,tied=false": (500, 40), "none,tied=false": (750, 145)},
 }
 with facets("stream", FIGURES, ["stream"], list(PLACES), height=1.4) as axes:
     for head, places in PLACES.items():
