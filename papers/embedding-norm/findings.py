@@ -44,8 +44,6 @@ from lib.figures import (
     facets,
     forest,
     line,
-    reference_lines,
-    trend,
     variant,
 )
 from lib.record import Record
@@ -151,16 +149,15 @@ with facets("answers", FIGURES, ["loss"], [""], height=0.28 * len(table), stacke
 
 # %% [markdown]
 # ## The identity in one figure
-# Dev loss, and its difference from no layer, over the steps of `confirmatory-2`. Look for two
-# bundles: the variants that train alike, and `rescued` on the line of no layer.
+# Dev loss less that of no layer with the same seed, over the steps of `confirmatory-2`. Look for
+# two bundles: the variants that train alike, and `rescued` on the line of no layer.
 
 # %%
-columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
+columns = ["arm", "seed", "variant", "baseline"]
 curves = record("confirmatory-2").joined("curve").merge(runs_of("confirmatory-2")[columns])
-with facets("opening", FIGURES, ["loss", "difference"], [""], height=1.9) as axes:
-    trend(curves, "dev_loss", axes["loss", ""])
-    reference_lines(curves, axes["loss", ""])
-    difference(curves, "dev_loss", axes["difference", ""])
+with facets("opening", FIGURES, ["difference"], [""], height=1.7) as axes:
+    ax = difference(curves, "dev_loss", axes["difference", ""])
+    ax.set_ylabel("dev loss − no layer (nats)")
 
 # %% [markdown]
 # ## Dose and response
@@ -282,11 +279,11 @@ shown = shown.assign(of=shown["arm"] + "," + shown["step"].astype(str), not_with
 keep("by_step", shown, "of")
 
 # %%
-LABELLED = {  # step and height of each curve's label
-    "tied head": {"layernorm,tied=true": (1500, 0.115), "scale": (700, 0.005)},
-    "untied head": {"layernorm,tied=false": (330, -0.03), "both": (900, -0.13)},
+LABELLED = {  # step and height of each curve's label, off every line and band
+    "tied head": {"layernorm,tied=true": (1500, 0.115), "scale": (1100, -0.03)},
+    "untied head": {"layernorm,tied=false": (150, 0.015), "both": (900, -0.14)},
 }
-with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.9) as axes:
+with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.7) as axes:
     for head, places in LABELLED.items():
         ax = axes["difference", head]
         ax.axhline(0, color="0.5", linewidth=0.8)
@@ -294,13 +291,18 @@ with facets("steps", FIGURES, ["difference"], list(LABELLED), height=1.9) as axe
             look = variant("scale" if arm == "both" else arm.partition(",")[0])
             part = by_step[by_step["arm"] == arm]
             ax.plot(part["step"], part["mean_delta"], **line(look) | {"label": ""})
-            ax.fill_between(part["step"], part["t_low"], part["t_high"], color=look.colour,
-                            alpha=0.15, linewidth=0)  # fmt: skip
-            name = "LayerNorm" if "layernorm" in arm else "multiplier"
+            interval = part["step"], part["t_low"], part["t_high"]
+            if "layernorm" in arm:
+                ax.fill_between(*interval, color=look.colour, alpha=0.2, linewidth=0)
+                name = "LayerNorm"
+            else:  # an outline, because two shades on top of each other look like a third
+                ax.fill_between(*interval, facecolor="none", edgecolor=look.colour, linewidth=0.6)
+                name = "multiplier"
             ax.text(*place, name, color=look.colour, fontsize=8)
         ax.set_xlim(0, 2400)
+        ax.set_xticks(range(0, 2401, 600))
         ax.set_xlabel("step")
-        ax.set_ylabel("Δ dev loss (nats)")
+        ax.set_ylabel("dev loss − no layer (nats)")
 
 
 # %%
@@ -486,29 +488,29 @@ for arm, baseline, is_tied, rate in tuned_pairs.itertuples(index=False):
 keep("by_rate", rows, "of")
 
 # %%
-PLACES = {  # step and length of each curve's label
-    "layernorm,tied=true": ("LayerNorm, tied", (520, 225)),
-    "layernorm,tied=false": ("LayerNorm, untied", (300, 45)),
-    "none,tied=true": ("", (0, 1)),  # beside the other, which is labelled for both
-    "none,tied=false": ("none", (620, 133)),
+PLACES = {  # step and length of each curve's label, off every line and band
+    "tied head": {"layernorm,tied=true": (700, 250), "none,tied=true": (500, 43)},
+    "untied head": {"layernorm,tied=false": (500, 40), "none,tied=false": (750, 145)},
 }
-with facets("stream", FIGURES, ["stream"], [""], height=2.0) as axes:
-    ax = axes["stream", ""]
-    for arm, (name, place) in PLACES.items():
-        look = variant(arm.partition(",")[0])
-        lengths_of = tied_curves[(tied_curves["arm"] == arm) & (tied_curves["step"] > 0)]
-        seeds = lengths_of.groupby("step")["residual_norm_1"].agg(["mean", "min", "max"])
-        width = 1.6 if "true" in arm else 0.8
-        ax.plot(seeds.index, seeds["mean"], **line(look) | {"label": "", "linewidth": width})
-        ax.fill_between(seeds.index, seeds["min"], seeds["max"], color=look.colour, alpha=0.15,
-                        linewidth=0)  # fmt: skip
-        ax.text(*place, name, color=look.colour, fontsize=8)
-    ax.set_yscale("log")
-    ax.set_yticks([25, 50, 100, 200], ["25", "50", "100", "200"])
-    ax.minorticks_off()
-    ax.set_xlim(0, 2400)
-    ax.set_xlabel("step")
-    ax.set_ylabel("stream after block 1")
+with facets("stream", FIGURES, ["stream"], list(PLACES), height=1.4) as axes:
+    for head, places in PLACES.items():
+        ax = axes["stream", head]
+        for arm, place in places.items():
+            look = variant(arm.partition(",")[0])
+            lengths_of = tied_curves[(tied_curves["arm"] == arm) & (tied_curves["step"] > 0)]
+            seeds = lengths_of.groupby("step")["residual_norm_1"].agg(["mean", "min", "max"])
+            ax.plot(seeds.index, seeds["mean"], **line(look) | {"label": ""})
+            ax.fill_between(seeds.index, seeds["min"], seeds["max"], color=look.colour, alpha=0.2,
+                            linewidth=0)  # fmt: skip
+            name = "LayerNorm" if "layernorm" in arm else "no layer"
+            ax.text(*place, name, color=look.colour, fontsize=8)
+        ax.set_yscale("log")
+        ax.set_yticks([25, 50, 100, 200], ["25", "50", "100", "200"])
+        ax.minorticks_off()
+        ax.set_xlim(0, 2400)
+        ax.set_xticks(range(0, 2401, 600))
+        ax.set_xlabel("step")
+        ax.set_ylabel("L2 norm after block 1 (log)")
 
 # %% [markdown]
 # ## A delay or a level
