@@ -75,9 +75,9 @@ def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, k
         (tmp_path / name).write_text(content, "utf-8")
         corpus = load_corpus(CorpusConfig(source=str(tmp_path / name), tokenizer=tokenizer))
         n = len([*filter(str.strip, corpus.decode(corpus.heldout).split(end))])
-        said = f"{name}: {number} of {n} held-out passages also stand in the training part"
+        said = f"{name}: {number} of {n} held-out passages are also in the training part"
         if most < len(corpus.train):
-            said += f", of which the first 1,370 {corpus.unit} were searched"
+            said += f" (only its first 1,370 {corpus.unit} were searched)"
         assert describe.repetition(corpus) == said
         assert describe.repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}
@@ -89,7 +89,7 @@ def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, k
 def test_warnings_are_sought_once_for_all_runs(from_text, kept, monkeypatch):
     corpus = from_text("to be or not to be\n" * 20 + "ξ" * 400 + "to be or not to be\n" * 10)
     found = describe.warnings_of(corpus)
-    assert found["repetition"].startswith("own.txt: 5 of 6 held-out passages also stand in the")
+    assert found["repetition"].startswith("own.txt: 5 of 6 held-out passages are also in the")
     monkeypatch.setattr(describe, "repetition", None)
     assert describe.warnings_of(corpus) == found
     assert {name: describe.corpus_summary(corpus)[name] for name in found} == found

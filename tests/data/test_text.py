@@ -322,7 +322,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused_and_not_kept(
 
     monkeypatch.setattr(tokens, "learn", learn_slowly)
     config = CorpusConfig(source=str(path), tokenizer="bytes")
-    assert refused(load_corpus, config) == f"{name}: was changed while it was read; start again"
+    assert refused(load_corpus, config) == f"{name}: it changed while it was read; start again"
     corpus = load_corpus(config)
     assert "to be" not in corpus.decode(corpus.train)
 
@@ -440,12 +440,20 @@ BAD = [
         parquet(content=["a"], id=[1]),
         'd.parquet: cannot be read as documents: \'Field "text" does not exist',
     ),
-    ("d.jsonl", MANY + b'{"content": "a"}', "not every document has a 'text' that is one"),
-    ("d.jsonl", MANY + b'{"text": 1}', "not every document has a 'text' that is one"),
-    ("d.jsonl", MANY + b"[1]", "not every document has a 'text' that is one"),
+    (
+        "d.jsonl",
+        MANY + b'{"content": "a"}',
+        "a document has no 'text', or its 'text' is not a string",
+    ),
+    ("d.jsonl", MANY + b'{"text": 1}', "a document has no 'text', or its 'text' is not a string"),
+    ("d.jsonl", MANY + b"[1]", "a document has no 'text', or its 'text' is not a string"),
     ("d.jsonl", b'{"text": "\\ud800"}', "surrogates not allowed"),
     ("d.jsonl", b"", "d.jsonl: too few documents: 0; give 11 or more"),
-    ("d.jsonl", MANY + b"[1", "d.jsonl: cannot be read as documents: line 4 is no JSON: Expecting"),
+    (
+        "d.jsonl",
+        MANY + b"[1",
+        "d.jsonl: cannot be read as documents: line 4 is not JSON: Expecting",
+    ),
     ("d/a.txt", b"\xff", "d/a.txt: not UTF-8 at byte 0; unpack it, or convert it by iconv"),
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson"),

@@ -148,7 +148,7 @@ PREFIX = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "
 def test_a_tokenizer_that_loses_text_is_refused_by_symbol(fields, text, symbol, from_text, kept):
     """In the corpus, and in a text that is asked later."""
     (kept.parents[2] / "t.json").write_text(changed(**fields), "utf-8")
-    with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} does not come back; "):
+    with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} is lost in decoding; "):
         BytePairs(changed(**fields), "t.json").encode(text)
     with pytest.raises(CorpusError, match=r"^corpus.tokenizer: .*t.json loses text: "):
         from_text(text * 20, tokenizer=str(kept.parents[2] / "t.json"))
@@ -172,14 +172,18 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
 @pytest.mark.parametrize(
     ("content", "tokenizer", "message"),
     [
-        ("{}", "t.json", "is no tokenizer.json that can be used"),
-        ("not JSON", "t.json", "is no tokenizer.json that can be used"),
-        ("\udcff", "t.json", "is no tokenizer.json that can be used"),
+        ("{}", "t.json", "is not a tokenizer.json that can be used"),
+        ("not JSON", "t.json", "is not a tokenizer.json that can be used"),
+        ("\udcff", "t.json", "is not a tokenizer.json that can be used"),
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
-        (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
-        ("", "gone.json", "is no file; give characters, bytes, bpe-<size> or the path"),
+        (BACKTRACKING.to_str(), "t.json", "cannot encode this text: "),
+        (
+            "",
+            "gone.json",
+            "there is no file 'gone.json'; give characters, bytes, bpe-<size> or the path",
+        ),
         ("", "bpe-90000", "bpe-90000 is too large: the training part gives"),
     ],
 )

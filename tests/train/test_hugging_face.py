@@ -136,7 +136,7 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus, tmp_path):
         torch.testing.assert_close(peer(ids).logits, model(ids), rtol=0, atol=1e-6)
         (checkpoint, *_) = run_folder("small", "baseline", 0).glob("checkpoints/*/*12-*.pt")
         checkpoint.unlink()
-        with pytest.raises(UserError, match="no checkpoint with its result's weights"):
+        with pytest.raises(UserError, match="no checkpoint with the weights of its result"):
             export("small/baseline/0", tmp_path / "again")
 
 

@@ -101,7 +101,7 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so():
     model, cache = gpt(**SMALL), KVCache()
     model(ids(12), cache)
     for length, read in ((13, None), (1, cache)):
-        with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
+        with pytest.raises(ValueError, match=r"13 tokens long and model\.block_size is 12"):
             model(ids(length), read)
 
 

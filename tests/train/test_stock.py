@@ -215,10 +215,10 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model, corpus):
     ("task", "measure", "message"),
     [
         ("hellaswagg", "", "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
-        ("gsm8k", "", "evaluation.tasks: gsm8k: it asks for more than the likelihood of given"),
-        ("pair", "pair.acc@0", "plan: of evaluation.tasks, 'pair.acc@0' is"),  # a group has none
-        ("pair", "gsm8k.acc@0", "plan: of evaluation.tasks, 'gsm8k.acc@0' is"),
-        ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
+        ("gsm8k", "", "evaluation.tasks: gsm8k: it needs more than the likelihood of given"),
+        ("pair", "pair.acc@0", "plan: in evaluation.tasks, 'pair.acc@0' is"),  # a group has none
+        ("pair", "gsm8k.acc@0", "plan: in evaluation.tasks, 'gsm8k.acc@0' is"),
+        ("pair", "piqa.acc", "plan: in evaluation.tasks, 'piqa.acc' is"),
     ],
 )
 def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(task, measure, message):
@@ -257,7 +257,7 @@ def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(m
     lines = require_tasks(config, adapters=[TokenLM(m, corpus) for m in (small, model)])
     table = evaluate_tasks(small, corpus, config, 8)[0].query("metric == 'acc'")
     assert dict(zip(table["shots"], table["truncated"], strict=True)) == {0: 0.0, 2: 1.0}
-    said = "5 of 5 contexts lose their beginning, as model.block_size is 40"
+    said = "5 of 5 contexts lose their beginning, because model.block_size is 40"
     assert lines == [f"evaluation.tasks: arc_easy, 2-shot: {said}"]
 
 

@@ -54,7 +54,7 @@ def test_an_interrupted_run_has_the_same_weights(tiny, corpus, tmp_path, undistu
     assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is usual
-    with pytest.raises(UserError, match="training stopped at step 7; train the run again"):
+    with pytest.raises(UserError, match="training stopped at step 7; train the run to its end"):
         measure(stopped)
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert resumed.resumed_at == [7]
