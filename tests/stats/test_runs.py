@@ -157,7 +157,7 @@ def test_runs_by_more_than_one_code_are_refused_by_name(which, fields, named, ti
     said = refused(check, tiny_study, runs)
     assert named in said
     assert "the others have" in said
-    assert "./run_all.sh tiny makes the runs again that other code made" in said
+    assert "./run_all.sh tiny repeats the runs that other code made" in said
 
 
 def test_a_message_names_all_runs_that_differ_and_of_many_the_number(tiny_study):
