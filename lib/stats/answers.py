@@ -124,7 +124,8 @@ def _smallness(row: Row, plan: Plan) -> str:
 
 
 def without_a_seed(row: Row) -> str:
-    """Return in words whether an answer holds if any one seed is left out and all is tested again."""
+    """Return in words whether an answer holds if any one seed is left out and all is tested
+    again."""
     needed = row["needed_seeds"]
     if not needed:
         return "holds without any one seed"

@@ -113,7 +113,8 @@ def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]
 
 
 def is_exact(h: Hypothesis) -> bool:
-    """Return whether a hypothesis is tested by sign flips. A claim about a share of runs always is."""
+    """Return whether a hypothesis is tested by sign flips. A claim about a share of runs always
+    is."""
     return h.exact or h.measure in JUDGED
 
 

@@ -313,7 +313,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
         draft_plan("decay.yaml", "decay")  # the user's entries are not lost
     assert "title: mine" in template.read_text("utf-8")
     template.write_text(text, "utf-8")
-    with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
+    with pytest.raises(UsageError, match="name the study of the plan, --study NAME"):
         draft_plan("another.yaml", None)
 
     def faults():
