@@ -113,7 +113,7 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
         ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm before block 1"),
     ],
 )
-def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
+def test_export_refuses_a_model_that_is_no_gpt2(fields, reason, corpus):
     with pytest.raises(UserError, match=reason):
         as_gpt2(make_model(corpus, **fields))
 

@@ -154,7 +154,7 @@ def asked(lm, manager, names, shots):
 
 
 @pytest.mark.parametrize("shots", [0, 2])
-def test_likelihoods_and_accuracies_are_those_of_the_harness(shots, model, corpus, peer, tasks):
+def test_likelihoods_and_accuracies_equal_the_harness(shots, model, corpus, peer, tasks):
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
     assert not adapter.overflows
@@ -251,7 +251,7 @@ def test_questions_that_no_arm_can_be_asked_are_found_first(task, shots, block_s
     assert said in found
 
 
-def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(model, corpus):
+def test_truncated_contexts_are_counted_before_and_after_training(model, corpus):
     config = EvaluationConfig(tasks=["arc_easy"], shots=[0, 2])
     small = make_model(corpus, block_size=40)
     lines = require_tasks(config, adapters=[TokenLM(m, corpus) for m in (small, model)])
