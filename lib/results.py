@@ -1,15 +1,15 @@
 """The files that a run writes, and how measures are computed from them.
 
-`result.json` holds a `RunResult`. Its `Provenance` was written before the first step of training,
-is in every checkpoint, and is never changed.
+`result.json` is a `RunResult`. It contains the run's `Provenance`, which is written before the
+first step of training, is in every checkpoint, and never changes.
 
-Beside it are six raw tables as Parquet, and `measures_of` computes every measure from them:
+In the same folder are six raw tables as Parquet. `measures_of` computes measures from them:
 
 - `trace`: a row per training step;
 - `curve`: a row per evaluation on dev;
 - `windows`, `bins`: sums over the held-out text;
-- `positions`: its loss by length of context;
-- `items`: a row per question of the suite; with stock tasks also `stock_items`.
+- `positions`: held-out loss by length of context;
+- `items`: a row per question of the suite. With stock tasks there is also `stock_items`.
 """
 
 import math
@@ -58,22 +58,22 @@ class MachineFacts(Machine):
     cores: int | None
     platform: str
     variables: dict[str, str] = Field({}, exclude_if=not_)
-    """Environment variables that may change bits and differ from those that a sweep sets. Paths are
+    """Environment variables that may change bits and differ from those of a sweep. Paths are
     hashed."""
     start_up: list[str] = Field([], exclude_if=not_)
-    """Files that Python and IPython executed before the notebook's first cell."""
+    """Files that Python and IPython executed before the first cell of the notebook."""
 
 
 class Environment(_Facts):
-    """Code, machine and versions of packages of an execution."""
+    """Code, machine and package versions of an execution."""
 
     commit: str | None
     """None without git."""
     clean: bool | None
-    """Whether code, notebooks and parameters were as committed."""
+    """Whether code, notebooks and parameters were as committed. None if git could not tell."""
     code: str | None = Field(None, exclude_if=not_)
-    """If code is a factor: the commit of the code and notebook that execute. Then `commit` and
-    `clean` are about the parameters."""
+    """If code is a factor, the commit of the executed code and notebook. Then `commit` and `clean`
+    are about the parameters."""
     measuring_digest: str
     machine: MachineFacts
     packages: dict[str, str | None]
@@ -81,10 +81,10 @@ class Environment(_Facts):
 
 
 class Stretch(_Facts):
-    """Consecutive steps of a run on one machine, with the same versions of its packages."""
+    """Consecutive steps of a run on one machine, with the same package versions."""
 
     start: int
-    """Number of steps before it."""
+    """Number of steps before this stretch."""
     end: int
     machine: MachineFacts
     packages: dict[str, str | None]
@@ -98,19 +98,19 @@ class Provenance(Environment):
     arm: str
     seed: int
     plan: str | None
-    """Hash of the plan that the study named when training started."""
+    """Hash of the study's plan when training started."""
     training_digest: str
     corpus_sha256: str
     tokenizer_sha256: str | None = None
-    """Of the tokenizer's file; None for characters and bytes."""
+    """Hash of the tokenizer's file; None for characters and bytes."""
     parameters: dict[str, Json]
-    """All fields of all sections but the machine's."""
+    """All fields of all sections, except those of the machine."""
 
     @property
     def identity(self) -> str:
         """SHA-256 of the plan, and of everything that decides the weights and the dev curve: code,
         text (its hash, not its path), seed, parameters. The machine is left out, because it only
-        changes rounding: a run may continue from its checkpoint on another one."""
+        changes rounding. So a run may resume from its checkpoint on another machine."""
         corpus = {name: v for name, v in self.parameters["corpus"].items() if name != "source"}
         curve = [self.parameters["evaluation"][name] for name in ("interval", "dev_windows")]
         code = [self.training_digest, self.corpus_sha256, self.seed]
@@ -135,13 +135,13 @@ def trained_with(provenance: Json) -> Json:
 
 
 def commit_of(part: Json) -> str:
-    """Return the commit of a part of a run's provenance in words, and whether files had changes."""
+    """Return in words the commit in a part of a run's provenance, and whether files had changes."""
     code = f"commit {(part.get('code') or part['commit'] or 'unknown')[:12]}"
     return code + (" and changes not committed" if part["clean"] is False else "")
 
 
 def history(provenance: Json) -> str:
-    """Return a sentence on when and by which commit a run was trained, and whether its notebook was
+    """Return a sentence: when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights."""
     trained, executed = provenance["trained"], provenance["executed"]
     text = f"trained {trained['started']} by {commit_of(trained)}"
@@ -183,21 +183,21 @@ class RunResult(BaseModel):
     measures: dict[str, float | None]
     tables: dict[str, list[Json]]
     references: dict[str, float]
-    """Losses of the text itself, in nats: see `lib.data.describe`."""
+    """Losses of simple models of the text, in nats: see `lib.data.describe`."""
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}
-    """SHA-256 of the raw tables beside the result: see `lib.results`."""
+    """SHA-256 of each raw table: see the top of `lib.results`."""
     provenance: Json
     """`trained`: a `Provenance`; `executed`: the `Execution` of its notebook."""
 
     @property
     def origin(self) -> Json:
-        """The conditions of training, flat: see `trained_with`."""
+        """The conditions of training as one flat dict: see `trained_with`."""
         return trained_with(self.provenance)
 
     def _repr_mimebundle_(self, **_: Any) -> Json:
-        """Show in a notebook which run it is, and keep `attested` as JSON."""
+        """Show the run's name and status in a notebook, and keep `attested` as JSON."""
         end = f" at step {self.diverged_at}" if self.diverged_at else f", {self.tokens:,} tokens"
         text = f"{self.study} / {self.arm} / seed {self.seed}: {self.status}{end}"
         return {"application/json": attested(self.model_dump(mode="json")), "text/plain": text}
@@ -220,13 +220,13 @@ def identity_fields(study: Study, arm: Arm, seed: int) -> Json:
 
 
 def attested(result: Json) -> Json:
-    """Return the part of a result (as JSON) that a notebook keeps: its measures, and the hash of
+    """Return the part of a result (as JSON) that a notebook keeps: the measures, and the hash of
     the whole result."""
     return {"measures": result["measures"], "sha256": digest(result)}
 
 
 def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Return the rows of a table, ready for JSON: NaN becomes None."""
+    """Return the rows of a table, ready for JSON, with None for NaN."""
     rows: list[dict[Any, Any]] = nan_to_none(table.to_dict("records"))
     return rows
 
@@ -244,17 +244,17 @@ def status_of(output: Path) -> Json:
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 STOCK = "stock_items"
 MAX_WINDOWS = 128
-"""About the number of rows of `windows`. More rows would show more precisely where in the text a
-model fails, in larger files."""
+"""`windows` has about this many rows. With more rows, it would show more precisely where in the
+text a model fails, but the files would be larger."""
 
 
 def raw_file(folder: Path, name: str) -> Path:
-    """Return the path of one of the raw tables in a run's folder."""
+    """Return the path of a raw table in a run's folder."""
     return folder / f"{name}.parquet"
 
 
 def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
-    """Write a raw table, as small as possible without losing a bit."""
+    """Write a raw table as a file that is as small as possible, without losing a bit."""
     path = raw_file(folder, name)
     table.to_parquet(
         path,
@@ -271,8 +271,8 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
 def write_result(
     study: Study, arm: Arm, seed: int, raw: Mapping[str, pd.DataFrame], facts: Json
 ) -> RunResult:
-    """Write a run's raw tables, then its `result.json` with their hashes; return the result.
-    `facts` are the fields that `lib.train` knows."""
+    """Write a run's raw tables, then its `result.json` with their hashes. Return the result.
+    `facts` are the fields from `lib.train`."""
     folder = run_folder(study.name, arm.id, seed)
     files = [write_raw(folder, name, table) for name, table in raw.items()]
     hashes = {path.name: sha256(path) for path in files}
@@ -296,22 +296,23 @@ def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def has_stock(folder: Path) -> bool:
-    """Return whether a run's result lists answers to stock tasks. If not, such a file beside it
-    is from other weights."""
+    """Return whether a run's result lists answers to stock tasks. If it does not, such a file in
+    the run's folder comes from other weights."""
     result = folder / "result.json"
     return result.is_file() and raw_file(folder, STOCK).name in read_json(result)["files"]
 
 
 def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
-    """Round numbers to single precision, which halves the file, except in the column `loss`. The
-    type stays float64, so that sums are exact."""
+    """Round all numbers except `loss` to single precision, which halves the file. The dtype stays
+    float64, so that sums are exact."""
     rounded = table.select_dtypes("float64").drop(columns="loss", errors="ignore")
     return table.assign(**rounded.astype(np.float32).astype(np.float64))
 
 
 def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
-    """Sum per-character scores over windows, whose size is a multiple of `length` characters. The
-    first `dev` scores are from dev, the others from test; no window has scores from both.
+    """Sum per-character scores over windows. The size of a window is a multiple of `length`
+    characters. The first `dev` scores are from dev, the others from test, and no window has scores
+    from both.
 
     Columns: start (index of the window's first score), n, the sum of each column, and test (whether
     the window is in the test part).
@@ -328,30 +329,31 @@ def window_table(scores: pd.DataFrame, dev: int, length: int) -> pd.DataFrame:
 
 
 def mean(sums: pd.Series, n: pd.Series) -> float:
-    """Return the mean, from sums over parts and the size n of each part. It is the same on every
-    machine, because `fsum` does not round in between. NaN if n is 0; infinite if a sum is."""
+    """Return the mean, given the sum over each part and the size n of each part. It is the same on
+    every machine, because `fsum` rounds only once. NaN if all n are 0; infinite if a sum is."""
     total = n.sum()
     return math.fsum(sums) / int(total) if total else math.nan
 
 
 def expected_calibration_error(bins: pd.DataFrame) -> float:
     """Return the ECE (Guo et al. 2017, eq. 3): the mean of |accuracy - confidence| over bins,
-    weighted by their size. Columns of `bins`: n, and the sums confidence and correct."""
+    weighted by their size. `bins` has the columns n, and the sums `confidence` and `correct`."""
     return mean((bins["correct"] - bins["confidence"]).abs(), bins["n"])
 
 
 BINNINGS = ("equal_mass", "equal_width", "test", "test_tempered")
-"""Values of the column `binning` of `bins`: all held-out characters in bins of equal mass and of
-equal width; those of test in bins of equal mass, before and after the fitted temperature."""
+"""Values of the column `binning` of `bins`: all held-out characters in bins of equal mass, and in
+bins of equal width; and the characters of test in bins of equal mass, at temperature 1 and at the
+fitted temperature."""
 
 EARLY_STEPS = (50, 100)
-"""Between these steps, both included, the length of the residual stream shows how a model starts to
-learn."""
+"""From the first of these steps to the last, the length of the residual stream shows how a model
+starts to learn."""
 
 
 def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
-    """Compute every measure that follows from raw tables. A diverged run has none: its `windows`
-    are empty. If there is no suite or no stock task, their measures are left out."""
+    """Compute every measure that follows from raw tables. A diverged run has none, because its
+    `windows` are empty. Without a suite or stock tasks, their measures are left out."""
     windows, bins, items, trace, curve = (
         raw[name] for name in ("windows", "bins", "items", "trace", "curve")
     )
@@ -366,8 +368,8 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     measures = {
         "loss": losses[0],
         "loss_test": losses[2],
-        # Per Unicode character, never per byte. A token is one character, unless the column
-        # `characters` counts those that begin in tokens; the end of a document counts none.
+        # Per Unicode character, never per byte. A token is one character, unless there is a column
+        # `characters`. It counts the characters that begin in tokens; the end of a document has 0.
         "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
         / math.log(2),
         "perplexity": perplexities[0],
@@ -399,7 +401,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
 
 
 def largest_rise(loss: ArrayLike) -> float:
-    """Return the largest rise of a loss (steps,) above its running minimum; NaN if no loss is
+    """Return the largest rise of a loss (steps,) above its running minimum. NaN if no value is
     finite."""
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
@@ -407,8 +409,8 @@ def largest_rise(loss: ArrayLike) -> float:
 
 
 def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
-    """Return the mean accuracy over the tasks of the suite: zero-shot, and with the largest number
-    of solved examples that each task was asked with."""
+    """Return the mean accuracy over the tasks of the suite: zero-shot, and few-shot. For few-shot,
+    each task counts with its largest number of solved examples."""
     if items.empty:
         return {}
     tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index("shots")

@@ -91,7 +91,7 @@ def test_the_registry_holds_each_measure_that_is_computed_under_a_label_of_its_o
 
 
 @pytest.mark.parametrize(("n", "dev", "length"), [(1000, 499, 16), (111_539, 55_769, 128)])
-def test_no_window_reaches_over_the_boundary_and_all_are_summed(n, dev, length):
+def test_windows_table_never_mixes_dev_and_test(n, dev, length):
     table = results.window_table(pd.DataFrame(scores(n)), dev, length)
     assert dev in set(table["start"])
     assert table["n"].sum() == n
@@ -100,7 +100,7 @@ def test_no_window_reaches_over_the_boundary_and_all_are_summed(n, dev, length):
     assert table["nll"].sum() == pytest.approx(scores(n)["nll"].sum(), rel=1e-12)
 
 
-def test_files_keep_every_bit_and_are_small(tmp_path):
+def test_raw_files_keep_every_bit_and_are_small(tmp_path):
     raw = raw_of(scores(111_539), dev=55_769)
     sizes = [results.write_raw(tmp_path, name, table).stat().st_size for name, table in raw.items()]
     for name, table in results.read_raw(tmp_path).items():
@@ -109,7 +109,7 @@ def test_files_keep_every_bit_and_are_small(tmp_path):
 
 
 @pytest.mark.parametrize("files", [[], ["stock_items.parquet"]])
-def test_answers_to_stock_tasks_are_read_where_the_result_names_them(files, tmp_path):
+def test_stock_answers_are_read_only_if_the_result_lists_them(files, tmp_path):
     """A file from an earlier measurement is from other weights."""
     raw = raw_of(scores(1000), 500)
     answers = pd.DataFrame({"task": ["t"], "shots": [0], "item": [0], "correct": [True]})
@@ -143,7 +143,7 @@ def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(tiny_s
         assert results.attested(changed)["sha256"] != results.attested(written)["sha256"]
 
 
-def test_rows_of_a_table_have_none_where_json_has_no_number():
+def test_json_rows_have_none_for_nan():
     loss = [0.1 + 0.2, math.inf, math.nan]
     table = pd.DataFrame({"n": [1, 2, 3], "loss": loss, "x": ["a", None, ""]})
     rows = [{"n": 1, "loss": 0.1 + 0.2, "x": "a"}, {"n": 2, "loss": None, "x": None}]
@@ -167,7 +167,7 @@ def test_rows_of_a_table_have_none_where_json_has_no_number():
          "trained 2026-11-21 12:00:00 UTC by commit cccccccccccc"),
     ],
 )  # fmt: skip
-def test_history_says_when_and_by_what(trained, executed, sentence):
+def test_history_says_when_and_by_which_commit(trained, executed, sentence):
     made = {"trained": TRAINED | trained, "executed": EXECUTED | executed}
     assert results.history(made) == sentence
 

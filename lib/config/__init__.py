@@ -1,4 +1,4 @@
-"""A study's parameters and plan, measures, paths, and the keys that identify the code of runs.
+"""Parameters and plan of a study, measures, paths, and the keys that identify the code of runs.
 
 Imports no other room and no torch. Start reading at `schema`, then `study`.
 """

@@ -1,4 +1,4 @@
-"""Check a study against its plan: what its numbers may claim.
+"""Check a study against its plan, to decide what its numbers may claim.
 
 A study is confirmatory only if its seeds follow from its plan's hash, its runs were made exactly as
 the plan was frozen, and git shows that the plan was committed before the runs. If git cannot tell,
@@ -32,11 +32,11 @@ Run = Json
 
 @cache
 def load_plan(study: Study) -> Plan | None:
-    """Load the plan that a study names; None if it names none. A loaded study keeps its plan: the
-    file is read once.
+    """Load the plan that a study names; None if it names none. The file is read only once, so a
+    loaded study keeps its plan.
 
-    Raises ConfigError, with a line per fault, also for a measure, arm or study that does not exist.
-    The names in a published plan are not checked, because some of its studies are gone.
+    Raises ConfigError, with a line per fault. A measure, arm or study that does not exist is also a
+    fault. The names in a published plan are not checked, because some of its studies are gone.
     """
     if study.plan is None:
         return None
@@ -49,8 +49,9 @@ def load_plan(study: Study) -> Plan | None:
 
 
 def check_plan(plan: Plan, study: Study) -> Iterator[str]:
-    """Yield a message for each unknown name in a plan, with the nearest known one: the analysis
-    would skip it silently. If the plan is for another study, check its names against that one."""
+    """Yield a message for each unknown name in a plan, with the nearest known one. The analysis
+    would skip such a name silently. If the plan is for another study, check its names against that
+    study."""
     studies = [path.stem for path in listed(PARAMS, "*.yaml")]
     planned = [name for name in plan.confirmatory if name in studies]
     if planned and study.name not in planned:
@@ -108,9 +109,9 @@ class ClaimStatus:
 
     study: str
     plan: str | None
-    """Hash of the plan; None when the study names none."""
+    """Hash of the plan; None if the study names none."""
     name: str
-    """CONFIRMATORY, EXPLORATORY, or UNVERIFIED: everything is as the plan says, but git cannot tell
+    """CONFIRMATORY, EXPLORATORY, or UNVERIFIED: everything is as in the plan, but git cannot tell
     if the plan came first."""
     reasons: list[str]
     """Why the study is not confirmatory, or not known to be."""
@@ -123,9 +124,11 @@ class ClaimStatus:
 def claim_status(study: Study, plan: Plan | None, runs: Collection[Run] = ()) -> ClaimStatus:
     """Check a study against its plan. `runs` are its results as JSON.
 
-    A study is confirmatory only if the plan names it and was frozen for it, if one code made all
-    runs exactly as frozen, with the seeds drawn, and if git shows that the plan was committed
-    before every run.
+    A study is confirmatory only if
+
+    - the plan names it and was frozen for it;
+    - one code made all runs exactly as frozen, with the drawn seeds;
+    - git shows that the plan was committed before every run.
     """
     unknown: list[str] = []
     if plan is None:
@@ -174,8 +177,8 @@ def _departures(study: Study, plan: Plan, runs: Collection[Run]) -> Iterator[str
 
 
 def _clean(run: Run) -> list[bool | None]:
-    """Return whether code and parameters were committed when a run was trained, and when it was
-    measured; None if git could not tell."""
+    """Return whether code and parameters were committed, first when a run was trained, then when it
+    was measured. None means that git could not tell."""
     return [run["provenance"][part]["clean"] for part in ("trained", "executed")]
 
 
@@ -185,7 +188,7 @@ def parameters_digest(study: Study) -> str:
 
 
 def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], list[str]]:
-    """Ask git whether the runs' commits hold the plan as it is now. Return two lists: signs that
+    """Ask git whether the runs' commits contain the plan as it is now. Return two lists: signs that
     the plan was committed after a run, and questions that git cannot answer, with the remedy."""
     if not is_checkout():
         trust = 'git config --global --add safe.directory "$PWD"'
@@ -195,7 +198,7 @@ def _precedes(file: str, commits: Collection[str | None]) -> tuple[list[str], li
     now = Plan.content_hash(read_yaml(PLANS / file))
     is_committed = bool(plan_at("HEAD", now, file))
     later, unknown = [], dict[str, None]()
-    for commit in commits or ["HEAD"]:  # without runs: the commit that would make them
+    for commit in commits or ["HEAD"]:  # without runs, the commit that would make them
         if commit is None:
             unknown["a run was made outside git, so its code is at no commit"] = None
         elif plan_at(commit, now, file):
@@ -219,18 +222,18 @@ def _is_here(commit: str) -> bool:
 
 def _missing(commit: str) -> str:
     """Return how to fetch a missing commit. Archiving has tagged the commits of runs, so git keeps
-    them when history is rewritten."""
+    them even if history is rewritten."""
     if (git("rev-parse", "--is-shallow-repository") or "").strip() == "true":
         return "this clone lacks a part of its history: git fetch --unshallow --tags"
     return f"commit {commit[:12]} is not here: git fetch --tags"
 
 
 def plan_at(commit: str, content: str, file: str) -> str | None:
-    """Return the path of the plan with this hash (see `Plan.content_hash`) in a commit, also if it
+    """Return the path of the plan with this hash (see `Plan.content_hash`) in a commit, even if it
     is not called `file` there; None if the commit has no such plan."""
     listed = git("ls-tree", "-z", "--name-only", commit, "--", "params/plans/") or ""
     for path in dict.fromkeys([f"params/plans/{file}", *filter(None, listed.split("\0"))]):
-        with suppress(ConfigError, TypeError, ValueError):  # of a draft
+        with suppress(ConfigError, TypeError, ValueError):  # it may be a draft
             then = parse_yaml((git("show", f"{commit}:{path}") or "").encode(), path)
             if Plan.content_hash(then) == content:
                 return path
@@ -240,9 +243,9 @@ def plan_at(commit: str, content: str, file: str) -> str | None:
 def require_plan_of_runs(
     study: Study, made: Collection[tuple[str | None, str | None]], kept: Path | None = None
 ) -> None:
-    """Raise ConfigError if a study's plan changed after its runs: the sweep would draw other seeds,
-    train all runs again and replace the record. `made` has the plan's hash and the commit of each
-    run that was made under another plan; `kept` is a copy of that plan."""
+    """Raise ConfigError if a study's plan changed after its runs. Otherwise the sweep would draw
+    other seeds, train all runs again, and replace the record. `made` has the plan's hash and the
+    commit of each run that was made under another plan. `kept` is a copy of that other plan."""
     if not made:
         return
     ((was, _),) = Counter(plan for plan, _ in made).most_common(1)
@@ -258,8 +261,8 @@ def require_plan_of_runs(
 
 
 def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) -> str:
-    """Return how to restore the plan with this hash, which may be in another file, in git, or in
-    a copy."""
+    """Return how to restore the plan with this hash. It may be in another file, in git, or in a
+    copy."""
     for other in (path.name for path in listed(PLANS, "*.yaml")):
         with suppress(ConfigError):
             if other != study.plan and read_plan(other).hash == was:
@@ -267,7 +270,7 @@ def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) ->
     file = study.plan or f"{study.name}.yaml"
     target = f"params/plans/{file}"
     log = (git("log", "--all", "--format=%H", "--", "params/plans") or "").split()
-    for commit in dict.fromkeys(["", "HEAD", *commits, *log]):  # "": as git's index holds it
+    for commit in dict.fromkeys(["", "HEAD", *commits, *log]):  # "" is git's index
         if path := plan_at(commit, was, file):
             command = shlex.join(["git", "checkout", *filter(None, [commit[:12]]), path])
             if study.plan and path != target:
@@ -279,7 +282,7 @@ def _restoring(study: Study, was: str, commits: list[str], kept: Path | None) ->
 
 
 def require_same_plan(plan: Plan | None, stamps: dict[str, str | None]) -> None:
-    """Raise UserError for the first run that was made under another plan, with both hashes.
+    """Raise UserError, with both hashes, for the first run that was made under another plan.
     `stamps` maps the name of a run to the plan's hash in its result."""
     expected = plan.hash if plan else None
     for run, stamp in stamps.items():

@@ -1,7 +1,7 @@
-"""Names of levels and arms, the effects in a grid of arms, and each effect as weights of arms: the
+"""Names of levels and arms, and the effects in a grid of arms. Each effect has weights of arms: the
 weighted sum of a measure over the arms is the effect.
 
-Levels are compared as values. Their names are for people and plans; only `setting_weights` reads
+Levels are compared as values. Their names are for people and plans. Only `setting_weights` reads
 names, because a plan refers to levels by name.
 """
 
@@ -30,10 +30,9 @@ LABELS = {
     "adamw": "AdamW",
     "muon": "Muon",
 }
-"""Level → its label in figures and sentences; others are called by their names."""
+"""Level → its label in figures and sentences. Other levels are called by their names."""
 _EQUALISING = {"training.iterations", "training.warmup_iterations"}
-"""Fields that an arm of the grid may set beside its factors, to see as many tokens as the others.
-"""
+"""Fields that an arm of the grid may also set, to see as many tokens as the other arms."""
 
 
 def level_name(factor: str, value: Level, paths: Mapping[str, str] = {}) -> str:
@@ -58,17 +57,17 @@ def arm_id(levels: Levels, paths: Mapping[str, str] = {}) -> str:
 
 
 def spoken(name: str) -> str:
-    """Write the name of an arm, of an effect or of a difference with the labels of its levels:
+    """Write the name of an arm, an effect or a difference with the labels of its levels:
     `LayerNorm − no layer` for `embedding_norm=layernorm - embedding_norm=none`."""
-    # Not `gradient_clip=none`.
+    # This must not match in `gradient_clip=none`.
     level = r"(?<![\w=])(?:(?:embedding_norm|schedule|optimizer)=)?([a-z_]+)(?![\w=])"
     words = re.sub(level, lambda found: LABELS.get(found[1], found[0]), name)
     return words.replace(" - ", " − ").replace(",", ", ")
 
 
 def short_names(*levels: Level) -> dict[str, str]:
-    """Map each level that is a path to a short name: its last parts, as many as it takes to be
-    unique. `data/a/input.txt` beside `data/b/input.txt` becomes `a-input.txt`."""
+    """Map each level that is a path to a short name: as many of its last parts as it takes to be
+    unique. If there is also `data/b/input.txt`, `data/a/input.txt` becomes `a-input.txt`."""
     paths = {Path(level).parts: level for level in levels if isinstance(level, str)}
     names = {}
     for parts, level in paths.items():
@@ -82,8 +81,8 @@ class Grid:
     """The arms of a study that differ in nothing but the levels of its factors."""
 
     def __init__(self, arms: Mapping[str, Levels]) -> None:
-        """Take the levels of every arm. An arm that sets other fields as well is not in the grid,
-        unless these only equalise the number of tokens."""
+        """Make the grid from the levels of every arm. An arm that also sets other fields is not in
+        the grid, unless these fields only equalise the number of tokens."""
         every = list(arms.values())
         factors = [of for of in every[0] if all(of in levels for levels in every)] if every else []
         of_grid = [arm for arm in arms if arms[arm].keys() - {*factors} <= _EQUALISING]
@@ -102,8 +101,8 @@ class Grid:
         return ",".join(level_name(*level, self._paths) for level in levels.items())
 
     def pairs(self, one: Cell, other: Cell) -> dict[Cell, tuple[str, str]]:
-        """Pair each arm that has the levels `one` with the arm that has `other` in their place and
-        is equal otherwise. Keys are the levels that both arms share."""
+        """Pair each arm that has the levels `one` with the arm that has the levels `other` instead,
+        and is equal in all else. Keys are the levels that both arms share."""
         return {
             rest: (arm, self._arm_of[rest | other])
             for cell, arm in self._arm_of.items()
@@ -121,16 +120,17 @@ class Effect(NamedTuple):
 
     name: str
     kind: str
-    """main, interaction, or simple: one of these at one setting of the other factors."""
+    """main, interaction, or simple: a main effect or an interaction in one setting of the other
+    factors."""
     pairs: list[tuple[str, str]]
     """Pairs of a level and the level that it is compared with, written as in a plan. An interaction
-    is the difference of the first pair minus that of the second."""
+    is the difference of the first pair minus the difference of the second pair."""
     weights: Weights
 
 
 def effects_of(arms: Mapping[str, Levels]) -> Iterator[Effect]:
-    """Yield every effect in the grid of some arms (arm → levels), if there are arms that differ in
-    nothing else. Yield none if fewer than two factors vary."""
+    """Yield every effect in the grid of some arms (arm → levels). An effect needs arms that differ
+    in nothing else. Yield nothing if fewer than two factors vary."""
     grid = Grid(arms)
     varied = {
         factor: [{factor: level} for level in levels]
@@ -160,8 +160,8 @@ def _effects(
     pairs: Sequence[tuple[dict[str, Level], dict[str, Level]]],
     settings: Sequence[dict[str, Level]],
 ) -> Iterator[Effect]:
-    """Yield an effect averaged over the settings of the other factors and, if there are several
-    settings, in each of them."""
+    """Yield an effect averaged over the settings of the other factors. If there are several
+    settings, also yield the effect in each of them."""
     each = [(name, kind, dict[str, Level]())]
     if len(settings) > 1:
         each += [(f"{name} at {grid.write(setting)}", "simple", setting) for setting in settings]
@@ -185,13 +185,13 @@ def arm_weights(
     arms: Mapping[str, Levels],
     share: float = 1.0,
 ) -> Weights:
-    """Return the weights of arms whose weighted sum is the difference of a pair. A pair names two
-    arms, variants or levels, as plans do (`tied=false,activation=gelu`). With two pairs, it is the
-    first difference minus a share of the second.
+    """Return weights of arms, so that the weighted sum of the arms is the difference of a pair. A
+    pair names two arms, variants or levels, as plans do (`tied=false,activation=gelu`). With two
+    pairs, the weighted sum is the first difference minus a share of the second.
 
-    Levels stand for all arms that have them; each arm is paired with the one that is equal
-    otherwise, and settings that one side lacks are left out. `variants` maps arms to their
-    variants, `arms` to their levels. Empty if a pair names no arms, or a variant with several arms.
+    Levels mean all arms that have them. Each arm is paired with the arm that is equal in all else,
+    and a setting is left out if one side lacks it. `variants` maps arms to their variants, `arms`
+    maps them to their levels. Return {} if a pair names no arms, or a variant with several arms.
     """
     return _mean(setting_weights(pairs, variants, arms, share).values())
 
@@ -202,8 +202,8 @@ def setting_weights(
     arms: Mapping[str, Levels],
     share: float = 1.0,
 ) -> dict[str, Weights]:
-    """Return the weights of `arm_weights` for each setting by itself, keyed by its name
-    (`tied=false`). The mean over settings is what `arm_weights` returns."""
+    """Return the weights of `arm_weights` for each setting separately: name of the setting
+    (`tied=false`) → weights. `arm_weights` returns their mean over settings."""
     grid = Grid(arms)
     named = grid.level_names()
     found = []
@@ -225,8 +225,8 @@ def setting_weights(
 def _by_setting(
     found: Sequence[Mapping[Cell, tuple[str, str]]], share: float = 1.0
 ) -> dict[Cell, Weights]:
-    """Return the weights for each setting that all pairs have: the first pair's difference minus a
-    share of the second's."""
+    """Return the weights for each setting that all pairs have. They give the difference of the
+    first pair minus a share of the difference of the second."""
     first, *rest = found
     settings = {}
     for setting in first:

@@ -1,4 +1,4 @@
-"""The cores and memory that a process may use, and the variables that code runs with."""
+"""The cores and memory that a process may use, and the environment variables of runs."""
 
 import os
 import sys
@@ -105,12 +105,12 @@ _OF_BITS = (
     "LD_AUDIT",
     "DYLD_INSERT_*",
 )
-"""Variables that they do not inherit either, because these may change how numbers are rounded."""
+"""Also not inherited: variables that may change how numbers are rounded."""
 _HARMLESS = (
     "PYTORCH_*ALLOC_CONF",
     "*_CACHE_DIR",
 )
-"""Exceptions, which they do inherit: settings of the allocator and folders for compiled code."""
+"""Exceptions that are inherited: settings of the allocator, and folders for compiled code."""
 _TOLD = (
     "NCCL_*",
     "TRITON_*",
@@ -119,8 +119,8 @@ _TOLD = (
     "CC",
     "CXX",
 )
-"""Variables that they inherit although these may change bits, because devices, libraries and
-compilers are not found without them. Every run records them."""
+"""Variables that are inherited although they may change bits: without them, devices, libraries and
+compilers are not found. Every run records them."""
 _FIXED = {
     "PYTHONPATH": str(ROOT),
     "PYTHONNOUSERSITE": "1",
@@ -130,8 +130,8 @@ _FIXED = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # a step is a twentieth faster
 }
 PARENT = "STUDY_PARENT"
-"""Environment variable with the id of the process that started this one. An argument would not
-arrive, because Snakemake and a shell are between a sweep and a run."""
+"""Environment variable with the id of the process that started this one. It cannot be an argument,
+because Snakemake and a shell are between a sweep and a run."""
 _FIRST = (
     "--IPKernelApp.exec_lines="
     "import lib.config.environment; lib.config.environment.end_with_parent()"
@@ -153,15 +153,15 @@ def _matching(patterns: Iterable[str]) -> dict[str, str]:
 
 
 def environment(**values: str) -> dict[str, str]:
-    """Return the variables that code runs with: those of this process without `_OF_TOOLS` and
-    `_OF_BITS`, then the fixed ones and `values`."""
+    """Return the environment variables for a new process: those of this process without `_OF_TOOLS`
+    and `_OF_BITS`, then the fixed ones and `values`."""
     dropped = _matching(_OF_TOOLS + _OF_BITS).keys() - _matching(_HARMLESS).keys()
     return {k: v for k, v in os.environ.items() if k not in dropped} | _FIXED | values
 
 
 def end_with_parent() -> None:
-    """End this process within a second after its parent, however the parent ended."""
-    # The parent may already be gone, and this process the child of another.
+    """Watch the parent. When it ends, in whatever way, end this process within a second."""
+    # The parent may already be gone. Then this process is the child of another process.
     parent = int(os.environ.get(PARENT) or os.getppid())
     if PARENT in os.environ:
         os.environ[PARENT] = str(os.getpid())
@@ -177,17 +177,17 @@ def end_with_parent() -> None:
 @contextmanager
 def kernel_environment(threads: int, **values: str) -> Iterator[str]:
     """Make kernels inherit `environment` while the block runs, with this Python, a fixed number of
-    threads, `HEADLESS`, and no settings or start-up files of the user. Yield a folder with a short
-    path."""
-    from unittest.mock import patch  # here because both take a while
+    threads and `HEADLESS`, but without settings or start-up files of the user. Yield a folder with
+    a short path."""
+    from unittest.mock import patch  # imported here because both imports take a while
 
     from ipykernel.kernelspec import write_kernel_spec
 
-    # The path of a socket has at most 107 characters; what is added to the folder's takes 35.
+    # The path of a socket has at most 107 characters, and 35 are added to the folder's path.
     top = tempfile.gettempdir()
     top = top if len(os.fsencode(top)) <= 70 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="k", dir=top) as folder:
-        # Kernels end with their parent by themselves only if process 1 adopts its children.
+        # Without this, kernels end with their parent only if process 1 adopts its children.
         write_kernel_spec(f"{folder}/kernels/python3", extra_arguments=[_FIRST, "--log-level=40"])
         values |= {HEADLESS: "1", PARENT: str(os.getpid()), "TMPDIR": top}
         values |= dict.fromkeys(_SETTINGS, folder) | dict.fromkeys(_THREADS, str(threads))

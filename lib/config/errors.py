@@ -1,4 +1,4 @@
-"""Errors that say in one line how to fix them, and how a command ends after one."""
+"""Errors that say in one line how to fix them, and the exit status of a command after an error."""
 
 import functools
 import json
@@ -14,8 +14,8 @@ from typing import Any, ClassVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 HEADLESS = "STUDY_HEADLESS"
-"""Environment variable that a sweep sets for its notebooks: nobody watches, so no bars. As a
-parameter of the notebooks it would be in every record."""
+"""Environment variable that a sweep sets for its notebooks: nobody watches, so they show no
+progress bars. As a parameter of the notebooks, it would be in every record."""
 TIME_UP = 3
 """Exit status of a sweep whose time was up."""
 
@@ -34,12 +34,12 @@ class ConfigError(UserError):
 class UsageError(UserError):
     """A command line that cannot be followed; the message names the word and the remedy."""
 
-    status = 2  # as that of argparse
+    status = 2  # as in argparse
 
 
 def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
     """Make a command return its exit status. A UserError, or an OSError of the machine, becomes one
-    line on stderr; if nobody reads the output any more, nothing is said. Anything else is a bug and
+    line on stderr. If nobody reads the output any more, print nothing. Any other error is a bug and
     keeps its traceback."""
 
     @functools.wraps(command)
@@ -49,9 +49,9 @@ def exit_status(command: Callable[..., int | None]) -> Callable[..., int]:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.status
-        except BrokenPipeError:  # of `| head`: who reads has read enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still holds of stdout
-            return 128 + signal.SIGPIPE  # as of a command that the signal ends
+        except BrokenPipeError:  # from `| head`, which has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discard the output that Python buffers
+            return 128 + signal.SIGPIPE  # the status of a command that this signal ends
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             print(f"error: {error.strerror or error}{where}", file=sys.stderr)
@@ -70,8 +70,8 @@ def one_line_errors() -> None:
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """Write that `name` is unknown, and the nearest known name, or else the first few. A name with
-    a dot is compared within its section; for a section's own name, its fields are listed."""
+    """Write that `name` is unknown, and the nearest known name; if none is near, the first few. A
+    name with a dot is compared within its section. For the name of a section, list its fields."""
     section, _, last = str(name).rpartition(".")
     known = list(known)
     if any(k.startswith(f"{name}.") for k in known):
@@ -95,8 +95,8 @@ def short(value: object, length: int = 80) -> str:
 
 
 def explain(error: ValidationError, schema: type[BaseModel], most: int = 5) -> list[str]:
-    """Rewrite the first few of pydantic's errors as lines: the field, the value, what is allowed
-    and the remedy."""
+    """Rewrite the first few of pydantic's errors, a line each: the field, its value, the allowed
+    values and the remedy."""
     return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()[:most]))
 
 

@@ -1,4 +1,4 @@
-"""Every field of a parameter file, for the terminal: its default, what is allowed, one line."""
+"""Every field of a parameter file, for the terminal: default, allowed values, and one line."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from lib.config.yaml import Json
 
 WIDTH = 80
 FOUND = ("commits", "drawn")
-"""Fields of a study that are in no file."""
+"""Fields of a study that are never in a file."""
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 _TYPES = {"integer": "whole number", "string": "text", "array": "list", "object": "fields"}
 
@@ -35,7 +35,7 @@ def field_lines() -> Iterator[str]:
 
 
 def _allowed(field: Json) -> str:
-    """Write which values a field may have."""
+    """Write the values that a field may have."""
     if "anyOf" in field:
         return " or ".join(_allowed(part) for part in field["anyOf"])
     if "enum" in field:

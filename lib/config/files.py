@@ -40,14 +40,14 @@ def prepare_params() -> None:
 
 @contextmanager
 def atomic_write(path: Path, *, only_writer: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. When the block ends, flush the file or folder written
-    there to the disk, and rename it to `path`. After an error or a kill the old one is still there.
-    With `only_writer`, also remove the temporary folders of killed writers.
+    """Yield a temporary path in the folder of `path`. When the block ends, flush the file or folder
+    at that path to the disk, and rename it to `path`. After an error or a kill, the old one is
+    still there. With `only_writer`, also remove the temporary folders of killed writers.
 
     Raises OSError if `path` is a folder that is not empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No other writer has this name. The suffix stays, because libraries tell the format from it.
+    # No other writer has this name. Keep the suffix, because libraries read the format from it.
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     if only_writer:
         for left in path.parent.glob(f".{'[0-9a-f]' * 8}.{glob.escape(path.name)}"):
@@ -90,19 +90,19 @@ def has_flock(folder: Path) -> bool:
 
 
 def file_lock(path: Path) -> BaseFileLock:
-    """Return a lock. Without flock, it is a file that exists while the lock is held; the file of a
-    process that died on this machine does not count."""
+    """Return a lock. Without flock, it is a file that exists as long as a process has the lock. If
+    that process died on this machine, its file does not count."""
     soft = path.with_suffix(".held.lock")
     return FileLock(path) if has_flock(path.parent) else SoftFileLock(soft)
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock while the block runs; after a second of waiting, print that another process holds
-    it."""
+    """Hold a lock while the block runs. After waiting for a second, print that another process
+    holds it."""
     lock = file_lock(path)
     message = f"{relative(path)} is held by another process; waiting for it to end"
-    for seconds in (1, 10, -1):  # print twice: papermill saves a line only when the next one comes
+    for seconds in (1, 10, -1):  # print twice: papermill saves a line when the next one comes
         with suppress(Timeout):
             lock.acquire(timeout=seconds)
             break
@@ -126,7 +126,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file atomically, with NaN and infinities as null. Without `indent`, the file is
-    one line and a quarter smaller."""
+    a single line, and smaller by a quarter."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(nan_to_none(content), indent=indent, separators=separators, allow_nan=False)
     write_text(path, text + "\n")
@@ -143,7 +143,7 @@ def read_json(path: Path) -> Any:
 _OF_THE_FILE = ("ENOENT", "ENOTDIR", "EISDIR", "EINVAL", "ELOOP", "ENAMETOOLONG")
 """Errors of a file, not of the machine: it is missing, or damaged."""
 _NO_MEMORY = "can't allocate memory|can't start new thread"
-"""The words of torch and Python for it."""
+"""Messages of torch and Python about missing memory."""
 _FREE_SPACE = "free some space, or name a folder that has some by TMPDIR"
 _RIGHTS = "give yourself the right to read it, and to write to TMPDIR"
 _REMEDIES = {
@@ -162,14 +162,14 @@ _REMEDIES = {
 
 
 def machine_fault(error: BaseException | None) -> str:
-    """Return what the machine refused (space, memory, a right) and the remedy, if that caused the
-    error. Return "" if the file that was read is the cause."""
+    """Return the cause and the remedy of an error, if the machine refused something (space, memory,
+    a right). Return "" if the file that was read is the cause."""
     while error:
         number = error.errno if isinstance(error, OSError) else None
         if isinstance(error, MemoryError) or re.search(_NO_MEMORY, str(error)):
             number = errno.ENOMEM
         name, file = errno.errorcode.get(number or 0), getattr(error, "filename", None)
-        # ENOENT without a file's name means that there is no folder for temporary files.
+        # ENOENT without a file name means that there is no folder for temporary files.
         if name and (name not in _OF_THE_FILE or (name == "ENOENT" and not file)):
             where = f" ({relative(Path(str(file)))})" if file else ""
             return f"{os.strerror(number or 0)}{where}; {_REMEDIES.get(name, 'try again')}"
@@ -178,8 +178,8 @@ def machine_fault(error: BaseException | None) -> str:
 
 
 def slim(content: Json) -> Json:
-    """Remove everything from an executed notebook that differs between executions (warnings, times
-    of cells), and the plain text beside a table or a picture."""
+    """Remove from an executed notebook everything that differs between executions (warnings, times
+    of cells), and the plain-text copy of a table or picture."""
     for cell in content.get("cells", []):
         if "outputs" in cell:
             tags = cell["metadata"].get("tags")
@@ -192,7 +192,7 @@ def slim(content: Json) -> Json:
 
 
 def nan_to_none(value: Any) -> Any:
-    """Replace NaN and infinities by None at any depth, because JSON lacks them."""
+    """Replace NaN and infinities by None at any depth, because JSON has neither."""
     if isinstance(value, dict):
         return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -33,14 +33,14 @@ tests: >
   family by Holm's method. The interval printed is the plain one of level 1 - alpha, so 95 % at
   0.05; it is not adjusted.""",
 }
-"""Fields of a plan that say how its hypotheses are answered → their lines in every new plan."""
+"""Field that says how a plan's hypotheses are answered → its text in every new plan."""
 
 
 def draft_plan(file: str, name: str | None) -> None:
-    """Write the draft of a plan for a study, and print what to do next. Raises UserError if the
-    plan exists and its user has filled something in."""
+    """Write the draft of a plan for a study, and print the next steps. Raises UserError if the plan
+    exists and its user has filled something in."""
     if not name:
-        raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
+        raise UsageError(f"freeze --new {file}: name the study of the plan, --study NAME")
     path, study = PLANS / file, load_study(name, undrawn=True)
     template = _template(study, file)
     if path.exists() and path.read_text("utf-8") != template:
@@ -53,8 +53,8 @@ def draft_plan(file: str, name: str | None) -> None:
 
 
 def _template(study: Study, file: str) -> str:
-    """Return the text of a plan with a study's arms and measures, and a hypothesis for each of the
-    `proposed_tests`. Fields that only the user can fill in are empty."""
+    """Return the text of a plan with a study's arms and measures, and with a hypothesis for each of
+    the `proposed_tests`. Fields that only the user can fill in are empty."""
     measure, hypotheses = main_measure(study), list[str]()
     for name, test in proposed_tests(study, measure).items():
         hypotheses += [f"  {json.dumps(name, ensure_ascii=False)}:", "    says:"]
@@ -90,8 +90,8 @@ def proposed_plan(study: Study, measure: str | None) -> Json:
 
 
 def proposed_tests(study: Study, measure: str) -> dict[str, Json]:
-    """Propose tests for a study: a grid's main effects and interactions, or else each arm's
-    difference from its baseline. Return name → the fields of the hypothesis."""
+    """Propose tests for a study: the main effects and interactions of a grid, or without a grid,
+    each arm's difference from its baseline. Return name → the fields of the hypothesis."""
     arms = study.arms()
     effects = effects_of({arm.id: arm.levels for arm in arms})
     pairs = {effect.name: effect.pairs for effect in effects if effect.kind != "simple"}
@@ -112,8 +112,9 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
     """Write into a plan of `params/plans/` the hashes of its studies' parameters and data, and the
     rule by which it is answered. Return the plan.
 
-    `data_of` returns the hashes of a study's texts, by source, and of its task suites. Raises
-    UserError with a line for each fault of the plan and its studies, and for a study that has run.
+    `data_of` returns the hashes of a study's texts, by source, and the hashes of its task suites.
+    Raises UserError with a line for each fault of the plan and its studies. A study that has
+    already run is a fault.
     """
     path, plan = PLANS / file, read_plan(file)
     faults: list[str] = []
@@ -146,7 +147,7 @@ def freeze(file: str, data_of: Callable[[Study], tuple[dict[str, str], list[str]
             corpus=corpus,
             suite=sorted(suite),
             tasks=tasks_hash(study.evaluation.include_path),
-            # Arms that are commits are committed anyway, and older code does not know this field.
+            # Arms that are commits are committed anyway, and older commits do not know this field.
             committed_code=CODE not in study.factors,
         )
         lines.append(f"  {study.name}:")
@@ -169,8 +170,9 @@ def _missing_lines(study: Study, file: str) -> list[str]:
 
 
 def _used_seeds(file: str) -> list[int]:
-    """List every seed that a study of `params/` lists, or that another plan drew or skipped. So the
-    seeds of studies that are gone, which only published plans still hold, are not used again."""
+    """List every seed that a study in `params/` lists, or that another plan drew or skipped. Some
+    studies are gone, and only published plans still have their seeds. So these are not used again.
+    """
     studies = [load_study(path.stem, undrawn=True) for path in listed(PARAMS, "*.yaml")]
     used = {seed for study in studies if not study.drawn for seed in study.seeds}
     for plan in (read_plan(path.name) for path in listed(PLANS, "*.yaml") if path.name != file):

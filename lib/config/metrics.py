@@ -1,9 +1,11 @@
 """Each measure's name, unit, direction and format, and where it is shown.
 
-Every list of measures is a query on this registry: `measures_in` by group. It also knows the
-accuracies of stock tasks, such as `sciq.acc`: see `lib.config.schema.stock_measures`. To add a
-measure, add it here, and compute it in `lib.results` if raw tables suffice, so that `verify`
-computes it again; otherwise in `lib.train.evaluate`.
+Every list of measures comes from this registry: `measures_in` returns the measures of a group. The
+registry also knows the accuracies of stock tasks, such as `sciq.acc`: see
+`lib.config.schema.stock_measures`.
+
+To add a measure, add it here and compute it: in `lib.results` if raw tables suffice, so that
+`verify` computes it again; otherwise in `lib.train.evaluate`.
 """
 
 from collections.abc import Mapping
@@ -35,11 +37,12 @@ class Measure:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     def gain(self, change: float) -> float:
-        """Return a change with a sign such that more is better; NaN if no direction is better."""
+        """Return a change, with its sign turned so that more is better; NaN if neither direction is
+        better."""
         return {"lower": -change, "higher": change, None: nan}[self.better]
 
     def text(self, value: float, sign: str = "") -> str:
-        """Write a value with the measure's digits; `sign` as in Python's formats."""
+        """Write a value with the measure's digits. `sign` is as in Python's formats."""
         return f"{value:{sign},.{self.digits}f}"
 
     def estimate(self, row: Mapping[Any, Any]) -> str:
@@ -54,7 +57,7 @@ _EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison")
 
 
 class _Registry(dict[str, Measure]):
-    """Knows the accuracy of any stock task, without listing it."""
+    """Knows the accuracy of any stock task, although it does not list them."""
 
     def __contains__(self, name: object) -> bool:
         with suppress(KeyError):

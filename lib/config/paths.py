@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 OUTPUT = "STUDY_OUTPUT"
-"""Environment variable with the folder to write to, if that is not `ROOT`."""
+"""Environment variable with the folder to write to, if it is not `ROOT`."""
 
 
 def kaggle_folder(root: Path = ROOT) -> Path | None:
-    """Return Kaggle's top folder, which holds `input/` and `working/`; None on other machines. A
-    repository below an `input/` with a `working/` beside it counts as on Kaggle."""
+    """Return Kaggle's top folder, with `input/` and `working/` in it; None on other machines. A
+    repository counts as on Kaggle if it is inside an `input/` with a `working/` next to it."""
     candidates = [parent.parent for parent in root.parents if parent.name == "input"]
     return next((k for k in [*candidates, Path("/kaggle")] if (k / "working").is_dir()), None)
 
@@ -47,12 +47,12 @@ TEMPLATES = CHECKOUT / "papers" / "embedding-norm" / "templates"
 
 
 def study_folder(study: str) -> Path:
-    """Return the folder of a study in work: `runs/<study>/`."""
+    """Return the folder of a study's own runs: `runs/<study>/`."""
     return RUNS / study
 
 
 def run_folder(study: str, arm: str, seed: int) -> Path:
-    """Return the folder of a run in work: `runs/<study>/<arm>/seed-<seed>/`."""
+    """Return the folder of a run: `runs/<study>/<arm>/seed-<seed>/`."""
     return study_folder(study) / arm / f"seed-{seed}"
 
 
@@ -70,29 +70,30 @@ def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path
 
 def relative(path: Path) -> str:
     """Write a path relative to the output folder, so that no machine's folders are recorded."""
-    for base in (ROOT, output_root()):  # a sweep's copy of the code is below the latter
+    for base in (ROOT, output_root()):  # a sweep's copy of the code is inside the output folder
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
     return path.name
 
 
 def find(path: str) -> Path | None:
-    """Find a path relative to the output folder, the repository or the working folder, in that
-    order, so that every process of a sweep finds the same; None if there is none. Raises OSError or
-    RuntimeError if it cannot be a path."""
+    """Find a path relative to the output folder, the repository or the working folder, in this
+    order. So every process of a sweep finds the same file. Return None if there is none. Raises
+    OSError or RuntimeError if it cannot be a path."""
     tops = output_root(), CHECKOUT, Path()
     return next(filter(Path.exists, (top / Path(path).expanduser() for top in tops)), None)
 
 
 def listed(folder: Path, pattern: str) -> list[Path]:
-    """List the paths in a folder that match a pattern, sorted, without hidden ones: an editor's
-    lock (`.#x.yaml`), a file that macOS adds (`._x.yaml`), the rest of a write that was killed."""
+    """List the paths in a folder that match a pattern, sorted. Leave out hidden ones: an editor's
+    lock (`.#x.yaml`), a file that macOS adds (`._x.yaml`), a half-written file of a killed process.
+    """
     found = ((path, path.relative_to(folder).parts) for path in folder.glob(pattern))
     return sorted(path for path, parts in found if not any(part[0] == "." for part in parts))
 
 
 def corpus_places(file_name: str) -> list[Path]:
-    """List the places where a corpus file may be, in search order. None of them need exist."""
+    """List the places where a corpus file may be, in search order. They need not exist."""
     tops = [CHECKOUT, output_root(), output_root().parent / "shared", CHECKOUT.parent / "shared"]
     places = [top / "data" / file_name for top in tops]
     if kaggle := kaggle_folder():

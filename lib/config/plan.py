@@ -31,9 +31,10 @@ class Noise(Section):
     noise, so that the definition fits every batch size, model and vocabulary."""
 
     times: PositiveFloat = 12.0
-    """Standard deviations of that noise, above the running minimum of the training loss."""
+    """A transient rises above the running minimum of the training loss by more than this many
+    standard deviations of the noise."""
     window: Annotated[int, Field(ge=10)] = 50
-    """The noise is estimated from the differences over this many steps before the one judged."""
+    """The noise is estimated from the differences over this many steps before the judged one."""
 
 
 class Plateau(Section):
@@ -48,12 +49,12 @@ class Plateau(Section):
 
 class Instability(Section):
     """The definition of an unstable run: its loss rises by so many nats, or by so many times its
-    noise. Without either, no run is called unstable."""
+    noise. If neither is given, no run is called unstable."""
 
     rise: PositiveFloat | None = None
     """A rise of more than this many nats above the running minimum is a transient."""
     last: Positive | None = None
-    """The mean loss of this many steps at the end tells whether a run recovered."""
+    """The mean loss over this many steps at the end tells whether a run recovered."""
     start: PositiveFloat | None = None
     """An arm whose loss starts more than this many nats above ln V is not judged."""
     noise: Noise | None = None
@@ -79,14 +80,15 @@ class Hypothesis(Section):
 
     says: str
     test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
-    """[arm, the arm that it is compared with, measure]. The test is about the first minus the
-    second, as a mean over seeds. A level such as `tied=false` means every arm that has it, each
+    """[arm, the arm that it is compared with, measure]. The test is about the first arm minus the
+    second, as a mean over seeds. A level such as `tied=false` means every arm that has it; each is
     compared with the arm that differs in nothing else. None: only in old plans, which had rules."""
     minus: Contrast | None = None
-    """For an interaction: subtract the difference of these two arms from that of `test`."""
+    """For an interaction: subtract the difference of these two arms from the difference of `test`.
+    """
     minus_share: PositiveFloat = 1.0
-    """The share of that difference that is subtracted. With 0.5 and `direction: less`, the claim is
-    that the difference of `test` is less than half as large."""
+    """Subtract this share of that difference. With 0.5 and `direction: less`, the claim is that the
+    difference of `test` is less than half as large."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """The difference is larger than this, in the measure's units."""
@@ -149,8 +151,8 @@ class Deviation(Section):
 
 
 class Frozen(Section):
-    """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it. If you change it
-    by hand, it is another plan, with other seeds."""
+    """Everything that a plan fixes in a confirmatory study. `./run_all.sh freeze` writes it. If you
+    change it by hand, the plan is another plan, with other seeds."""
 
     seeds: Positive
     """Number of seeds to draw."""
@@ -181,10 +183,10 @@ class Plan(Section):
     """Measure → the smallest difference that matters, in its units. Power is computed for it, and a
     difference shown to be smaller is negligible."""
     spread: str | dict[str, PositiveFloat] | None = None
-    """Measure → the sd over seeds of the difference of two arms, from which power is computed. Or
-    the name of a recorded study, such as a pilot, from which this sd is estimated."""
+    """Measure → the sd over seeds of the difference of two arms, to compute power from. Or the name
+    of a recorded study, such as a pilot, to estimate this sd from."""
     primary: list[str] = Field([])
-    """Primary measures; empty: those of the hypotheses."""
+    """Primary measures. Empty: the measures of the hypotheses."""
     secondary: list[str] = Field([])
     families: dict[str, Family] = Field({})
     """Tests without a hypothesis of their own."""
@@ -224,8 +226,8 @@ class Plan(Section):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the plan's file, without deviations and blanks. A plan in `published.json`
-        keeps the hash that it was published with."""
+        """SHA-256 of the plan's file, without deviations and blanks. A plan in `published.json` has
+        the hash of its publication."""
         return self._hash
 
     @property
@@ -235,7 +237,7 @@ class Plan(Section):
 
     @property
     def primary_measures(self) -> list[str]:
-        """The primary measures; if none is named, those of the hypotheses."""
+        """The primary measures; if the plan names none, the measures of the hypotheses."""
         return self.primary or list(dict.fromkeys(h.measure for h in self.bound.values()))
 
     def smallest_of(self, h: Hypothesis) -> float:
@@ -243,7 +245,7 @@ class Plan(Section):
         return self.smallest_effect_of_interest.get(h.measure, 0.0)
 
     def draw(self, study: str, n: int) -> list[int]:
-        """Draw `n` seeds of a study that the plan is frozen for: the first 31 bits of the SHA-256
+        """Draw `n` seeds for a study that is frozen in the plan: the first 31 bits of the SHA-256
         of "<hash of the plan>/<study>/<0, 1, …>", without seeds that were used before."""
         seeds: list[int] = []
         i = 0
@@ -257,7 +259,7 @@ class Plan(Section):
 
 
 def without_blanks(content: Any) -> Any:
-    """Drop the fields of a mapping, and of mappings in it, that are empty or white space."""
+    """Drop all fields of a mapping, and of mappings in it, that are empty or only white space."""
     if not isinstance(content, dict):
         return content
     filled = {}
@@ -269,15 +271,15 @@ def without_blanks(content: Any) -> Any:
 
 
 def published_plans() -> Json:
-    """Read the hash of each published plan, its fields that have other names today, and for each
-    study its drawn and skipped seeds."""
+    """Read for each published plan its hash, the fields that have other names today, and the drawn
+    and skipped seeds of each study."""
     file = PLANS / "published.json"
     return dict(read_json(file)["plans"]) if file.is_file() else {}
 
 
 def read_plan(file: str) -> Plan:
-    """Read a plan of `params/plans/`. Raises ConfigError, with a line per fault, if it is missing
-    or faulty. Fields that were dropped since a plan was published are ignored."""
+    """Read a plan in `params/plans/`. Raises ConfigError, with a line per fault, if it is missing
+    or faulty. In a published plan, fields that no longer exist are ignored."""
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, [plan.stem for plan in listed(PLANS, "*.yaml")])

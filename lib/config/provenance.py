@@ -37,12 +37,14 @@ TRAIN_FILES = (
     "lib/train/optim.py",
     "lib/train/trainer.py",
 )
-"""Files that decide the weights, or the dev curve that training makes. Training imports a few more:
-`tests/config/test_provenance.py` lists them, and why each of them decides neither."""
+"""Files that decide the weights, or the dev curve that training makes. Training imports a few more
+files. `tests/config/test_provenance.py` lists them, and why each of them decides neither."""
 _MEASURE_FILES = ("lib/config/metrics.py", "lib/results.py", "lib/data/*.py", "lib/train/*.py")
-"""More files that decide the measures of given weights; the same test lists the harmless ones."""
+"""Further files that decide the measures of given weights. The same test lists the harmless
+ones."""
 _RUNS = ("lib", "notebooks", "run_all.sh", "pyproject.toml", "requirements.lock")
-"""Files that must be committed, like the parameters, for a run's commit to say what made it."""
+"""Files that, like the parameters, must be committed. Otherwise a run's commit does not tell which
+code made the run."""
 
 
 def hash_code(top: Path) -> dict[str, str]:
@@ -54,7 +56,7 @@ def hash_code(top: Path) -> dict[str, str]:
 
 @cache
 def imported_code() -> dict[str, str]:
-    """Return the code that this process imported (see `hash_code`)."""
+    """Return the hashes of the code that this process imported (see `hash_code`)."""
     return hash_code(ROOT)
 
 
@@ -76,14 +78,14 @@ def measure_key() -> str:
 
 
 def measure_files() -> list[str]:
-    """List the files of the measure key."""
+    """List the files that the measure key covers."""
     of = [name for name in imported_code() if any(map(Path(name).match, _MEASURE_FILES))]
     return [name for name in of if name not in TRAIN_FILES]
 
 
 def require_unedited(names: Iterable[str]) -> None:
     """Raise UserError if a file was edited after this process imported `lib`. Otherwise later
-    imports, and other processes, would run other code than the keys say."""
+    imports, and other processes, would run code that the keys do not cover."""
     for name in names:
         if not (ROOT / name).is_file() or sha256(ROOT / name) != imported_code()[name]:
             fault = f"{name}: was edited after this notebook imported lib"
@@ -95,7 +97,7 @@ def _key(files: Iterable[str], cells: list[str]) -> str:
 
 
 def _cells() -> list[str]:
-    """Return the code cells of 02_train, without the one that holds its parameters."""
+    """Return the code cells of 02_train, without the cell with its parameters."""
     content = read_json(NOTEBOOKS / "02_train.ipynb")
     return [
         "".join(cell["source"])
@@ -121,8 +123,8 @@ def tasks_hash(include_path: str | None) -> str | None:
 
 def git(*words: str) -> str | None:
     """Return the output of a git command in the checkout; None if it fails or git is missing.
-    Raises OSError if the machine cannot start it, or killed it."""
-    # No locks, because the user may be using git. Names unquoted, and no signatures in logs.
+    Raises OSError if the machine cannot start git, or killed it."""
+    # No locks, because the user may be using git. No quotes around names, no signatures in logs.
     options = ["--no-optional-locks", "-c", "core.quotePath=false", "-c", "log.showSignature=false"]
     command = ["git", *options, "-C", str(CHECKOUT), *words]
     try:
@@ -144,12 +146,12 @@ def is_checkout() -> bool:
 
 @cache  # every run asks
 def git_state() -> Json:
-    """Return the commit, and `clean`: whether code and parameters are as committed. None if git
-    cannot tell, as in a tree from `git archive`, which has its commit in lib/VERSION.
+    """Return the commit, and `clean`: whether code and parameters are as committed. `clean` is None
+    if git cannot tell, as in a tree from `git archive`; such a tree has its commit in lib/VERSION.
 
-    In a sweep's copy of the code, return what git said when the sweep made the copy, because the
-    checkout may have changed since. For an arm that is a commit, `code` is that commit, and the
-    rest is about the parameters.
+    In a sweep's copy of the code, return git's answer from the time when the sweep made the copy,
+    because the checkout may have changed since then. For an arm that is a commit, `code` is that
+    commit, and the other fields are about the parameters.
     """
     if ROOT.parent != COPIES:
         return ask_git()["code"]
@@ -159,8 +161,8 @@ def git_state() -> Json:
 
 
 def ask_git() -> dict[str, Json]:
-    """Ask git for the commit, and whether code and parameters (`code`), or the parameters alone
-    (`parameters`), are as committed."""
+    """Ask git for the commit and whether files are as committed: code and parameters under `code`,
+    the parameters alone under `parameters`."""
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     commit: str | None = None
@@ -177,15 +179,15 @@ def ask_git() -> dict[str, Json]:
 
 
 def is_as_committed(*paths: str, top: Path | None = None) -> bool | None:
-    """Return whether files and folders of a checkout (this one, or `top`) are unchanged and hold no
-    untracked file; None if git cannot tell."""
+    """Return whether files and folders of a checkout (this one, or `top`) are unchanged, without
+    untracked files in them; None if git cannot tell."""
     status = git("-C", str(top or CHECKOUT), "status", "--porcelain", "--", *paths)
     return None if status is None else not status
 
 
 def plan_log(file: str) -> str:
-    """List the commits that changed a plan of `params/plans/`, newest first, also under earlier
-    names."""
+    """List the commits that changed a plan in `params/plans/`, newest first. Include commits from
+    before the plan was renamed."""
     log = git("log", "--follow", "--format=%h %cs %s", "--", f"params/plans/{file}")
     return (log or "").strip() or "git knows no commit of it"
 

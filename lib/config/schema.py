@@ -1,6 +1,6 @@
 """The parameters of a run, each with its type, default and limits.
 
-Every error names the field, the value found, what is allowed and the nearest valid name.
+Every error names the field, its value, the allowed values and the nearest valid name.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 T = TypeVar("T")
 Some = Annotated[list[T], Field(min_length=1)]
-"""A list of one or more."""
+"""A list with at least one item."""
 LEAST = 1e-6
 
 
@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
 OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "auto" else v)]
-"""A positive number, or auto (None): the fastest on this machine."""
+"""A positive number, or auto (None): the fastest number on this machine."""
 _TOKENIZERS = r"^(characters|bytes|bpe-[1-9]\d+|[^\x00-\x1f]+\.json)$"
 MIN_BPE, MAX_BPE = 257, 1_000_000
 
@@ -39,17 +39,18 @@ Level = str | bool | int | float | None
 """A value that a factor may take."""
 
 
-# Constants of the method, which a paper quotes.
+# Constants of the method. A paper quotes them.
 WPE_STD = 0.02
-"""Standard deviation of GPT-2's initial weights, except token embeddings: `embedding_std`."""
+"""Standard deviation of GPT-2's initial weights. For token embeddings, see `embedding_std`."""
 GRADIENT_SHARE = 0.1
 """Share of the embeddings' gradient that the variant `grad_shrink` lets through."""
 TRAIN_SHARE = 0.9
-"""The first 90 % of a text are for training; the rest is held out (see `lib.data.split`)."""
+"""The first 90 % of a text are the training part; the rest is held out (see `lib.data.split`)."""
 GRAM = 24
 """A question may not share this many characters in a row with the training part."""
 GPU_EVALUATION = 32_768
-"""Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
+"""Most characters per forward pass of an evaluation on a GPU. It bounds the memory of the
+logits."""
 
 
 class Section(BaseModel):
@@ -308,7 +309,7 @@ class RunConfig(Section):
         return training.iterations * training.batch_size * self.model.block_size
 
     def machine_on(self, device: str, devices: int = 1) -> Machine:
-        """Resolve every `auto` for a number of devices of one kind; `graph` stays off."""
+        """Resolve every `auto` for a number of devices of one kind. `graph` stays off."""
         settings = self.machine
         processes = settings.processes
         if processes is None:  # the most GPUs that divide the batch
@@ -338,8 +339,8 @@ class RunConfig(Section):
         return self.model_dump(include=sections, exclude_defaults=True)
 
     def changes_from(self, other: "RunConfig") -> list[str]:
-        """Write each field, without the machine's, whose value differs from that in `other`, such
-        as `model.tied: True → False`."""
+        """Write each field with another value than in `other`, such as `model.tied: True → False`.
+        Leave out the machine's fields."""
         one, own = (config.model_dump(exclude={"machine"}) for config in (other, self))
         return [
             f"{section}.{name}: {one[section][name]} → {value}"
@@ -350,16 +351,16 @@ class RunConfig(Section):
 
 
 def vocabulary(corpus: Mapping[str, Any]) -> str:
-    """Return a string that identifies the vocabulary of a corpus: its tokenizer and, if this is a
-    BPE to be learned, the text it is learned from."""
+    """Return a string that identifies the vocabulary of a corpus: its tokenizer, and for a BPE that
+    is learned, the text that it is learned from."""
     tokenizer = str(corpus.get("tokenizer", "characters"))
     learned = [str(corpus[name]) for name in ("source", "fraction") if tokenizer.startswith("bpe-")]
     return " ".join([tokenizer, *learned])
 
 
 def recorded_config(content: dict[str, Json]) -> RunConfig:
-    """Read the config of a recorded run. Fields that were dropped since, such as
-    `corpus.deduplicate`, are ignored."""
+    """Read the config of a recorded run. Ignore fields that no longer exist, such as
+    `corpus.deduplicate`."""
     return RunConfig.model_validate(content, extra="ignore")
 
 
@@ -374,4 +375,4 @@ FIELDS = [
 ]
 """Every dotted field."""
 CODE = "code"
-"""A factor that is no field: its levels are commits, and each arm is run by its commit's code."""
+"""A factor that is no field. Its levels are commits, and each arm runs with its commit's code."""

@@ -1,6 +1,6 @@
 """A study: one YAML file, one grid of arms × seeds.
 
-Every error names the field, the value found, what is allowed and the nearest valid name.
+Every error names the field, its value, the allowed values and the nearest valid name.
 """
 
 import itertools
@@ -32,7 +32,7 @@ PlanFile = Annotated[
     BeforeValidator(lambda v: f"{v.removesuffix('.yaml')}.yaml" if isinstance(v, str) else v),
 ]
 MAX_RUNS = 10_000
-"""Most runs of one study."""
+"""Most runs that one study may have."""
 MAX_ID = 120
 SCRATCH = ".scratch"
 """Name of the study of scratch runs, in `runs/.scratch/`. No parameter file may have it."""
@@ -56,7 +56,8 @@ _BESIDE_ARMS = {
     "suite",
     "verdict",
 }
-"""Names, without suffixes, of other files and folders beside the arms' in `runs/` or a record."""
+"""Names, without suffixes, that no arm may have: in `runs/` or a record, files and folders with
+these names are next to the folders of the arms."""
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
@@ -68,29 +69,28 @@ class Arm:
     levels: dict[str, Level]
     config: RunConfig
     baseline: str
-    """Id of the arm that this one is compared with; in the grid, the arm with the first factor at
-    its first level and every other factor as here."""
+    """Id of the arm that this one is compared with. In the grid, it is the arm with the first level
+    of the first factor, and the same levels of all other factors."""
     variant: str
-    """The level of the first factor, or the name of an included arm: this is compared."""
+    """The level of the first factor, or the name of an included arm. Variants are compared."""
     setting: str
-    """The levels of all other factors: these are equal within a comparison; "" if there are none.
-    """
+    """The levels of all other factors. A comparison is within one setting. "" if there are none."""
 
 
 class IncludedArm(Section):
-    """An arm beside the grid: a level of every factor, and any further fields."""
+    """An arm outside the grid: a level of every factor, and any further fields."""
 
     levels: dict[str, Level]
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.=,-]*$")] | None = None
     """None: the name is made from the levels."""
     baseline: str | None = None
-    """Id of the arm that it is compared with. None: as in the grid."""
+    """Id of the arm that this one is compared with. None: as in the grid."""
 
 
 class Study(RunConfig):
     """A grid of runs: their common parameters, the factors with their levels, and the seeds.
 
-    It inherits the fields of a run, because a parameter file has them beside its own.
+    It inherits the fields of a run, because a parameter file has both.
     """
 
     __hash__ = object.__hash__  # equal studies may have been loaded beside different plans
@@ -107,9 +107,9 @@ class Study(RunConfig):
     drawn: bool = Field(False, exclude=True)
     """Whether the seeds are drawn from the plan. Never in a file."""
     include: list[IncludedArm] = Field([])
-    """Arms beside the grid, each with a level of every factor, and any further fields."""
+    """Arms outside the grid, each with a level of every factor, and any further fields."""
     exclude: list[dict[str, Level]] = Field([])
-    """Each entry holds levels of some factors; arms of the grid that have all of them are left out.
+    """Each entry has levels of some factors. Arms of the grid that have all of them are left out.
     """
     plan: PlanFile | None = None
     """The study's plan, a file in params/plans/; None: exploratory."""
@@ -128,7 +128,8 @@ class Study(RunConfig):
 
     @model_validator(mode="after")
     def _factors_are_sound(self) -> Self:
-        # All runs are executed and measured in the same way, or they could not be compared.
+        # All runs must be executed and measured in the same way. Otherwise we could not compare
+        # them.
         named = [("factors", name) for name in self.factors]
         for i, arm in enumerate(self.include):
             named += [(f"include.{i}.levels", name) for name in arm.levels]
@@ -160,7 +161,7 @@ class Study(RunConfig):
             for factor, level in excluded.items():
                 if level not in self.factors.get(factor, ()):
                     raise ValueError(f"exclude.{i}: {short(level)} is no level of {short(factor)}")
-        arms = self.arms()  # so an impossible level is found now, not after an hour of runs
+        arms = self.arms()  # finds an impossible level now, not after an hour of runs
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")
         for arm in arms:
@@ -181,8 +182,8 @@ class Study(RunConfig):
         return self
 
     def _require_what_differs_and_compares(self, arms: list[Arm]) -> None:
-        """Raise ValueError for two arms that are equal, or that see unequal numbers of tokens in
-        the same number of steps."""
+        """Raise ValueError if two arms are equal, or if they see different numbers of tokens in the
+        same number of steps."""
         configs = dict[str, str]()
         first = dict[int, Arm]()
         for arm in arms:
@@ -198,8 +199,8 @@ class Study(RunConfig):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the parameters that all runs share. Adding seeds or levels does not change it,
-        so existing runs stay valid."""
+        """SHA-256 of the parameters that all runs share. More seeds or levels do not change it, so
+        existing runs stay valid."""
         shared = self.changed()
         for factor in self.factors:
             section, _, field = factor.partition(".")
@@ -213,12 +214,12 @@ class Study(RunConfig):
         return [name for task in tasks for name in stock_measures(task, shots)]
 
     def arms(self) -> list[Arm]:
-        """List every combination of levels that is not excluded, the last factor varying fastest;
-        then the included arms."""
+        """List the arms: first every combination of levels that is not excluded (the last factor
+        varies fastest), then the included arms."""
         return list(self._arms.values())
 
     def arm(self, name: str) -> Arm:
-        """Return the arm called `name`; ConfigError with the nearest name when there is none."""
+        """Return the arm called `name`. If there is none, raise ConfigError with the nearest name."""
         # A notebook may pass anything.
         if not isinstance(name, str) or name not in self._arms:
             raise ConfigError(f"arm: {suggest(name, self._arms)} in study '{self.name}'")
@@ -226,15 +227,15 @@ class Study(RunConfig):
 
     @cached_property
     def _arms(self) -> dict[str, Arm]:
-        """The arms by their ids, made when the study is validated. Raises ConfigError for a
-        combination that is not allowed, naming the factors that make it."""
+        """Id → arm, made when the study is validated. Raises ConfigError for a combination that is
+        not allowed; the message names its factors."""
         arms = list(self._each_arm())
         _refuse_repeats("factors", [arm.id for arm in arms])
         return {arm.id: arm for arm in arms}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the study. The copy makes its own arms and hash, unless only seeds or commits
-        change, which play no part in them."""
+        change: these do not affect arms or hash."""
         copied = super().model_copy(update=update, deep=deep)
         if update and not update.keys() <= {"seeds", "commits"}:
             for name in copied.__dict__.keys() - type(self).model_fields.keys():
@@ -278,9 +279,9 @@ class Study(RunConfig):
         )
 
     def commit_of(self, arm: Arm) -> str | None:
-        """Return the commit whose code runs an arm; None if this is today's code.
+        """Return the commit with the code of an arm; None if the arm runs with today's code.
 
-        Raises ConfigError if the study has not started, because only its start looks commits up.
+        Raises ConfigError if the study has not started, because commits are looked up at the start.
         """
         level = arm.levels.get(CODE)
         if level is not None and level not in self.commits:
@@ -289,7 +290,8 @@ class Study(RunConfig):
         return None if level is None else self.commits[str(level)]
 
     def require_seed(self, seed: int) -> int:
-        """Return `seed`; ConfigError if it is not a seed of the study, or not a whole number."""
+        """Return `seed`. Raises ConfigError if it is not a seed of the study, or not a whole
+        number."""
         if type(seed) is not int or seed not in self.seeds:  # 0.0 and False equal 0
             has = short(self.seeds)
             raise ConfigError(f"seed: {short(seed)} is not in study '{self.name}'; it has {has}")
@@ -300,8 +302,8 @@ C = TypeVar("C", bound=RunConfig)
 
 
 def with_fields(content: Json, fields: Mapping[str, Any], where: str, kind: type[C]) -> C:
-    """Return a config, of a run or a study, with dotted fields set. Raises ConfigError, whose
-    message starts with `where`, if a value is not allowed."""
+    """Set dotted fields in the config of a run or a study, and return the config. Raises
+    ConfigError if a value is not allowed; the message starts with `where`."""
     for name, value in fields.items():
         section, _, field = name.partition(".")
         content[section][field] = value
@@ -312,9 +314,9 @@ def with_fields(content: Json, fields: Mapping[str, Any], where: str, kind: type
 
 
 def scratch(study: Study, arm: Arm, changes: Json) -> tuple[Study, Arm]:
-    """Return the study and the arm to train, as they are without changes. With changes (dotted
-    field → value), return those of a scratch run to play with: it has no plan, its baseline is the
-    unchanged arm, and no record or study includes it.
+    """Return the study and the arm to train. Without changes, these are `study` and `arm`. With
+    changes (dotted field → value), they are those of a scratch run to play with: it has no plan,
+    its baseline is the unchanged arm, and no record or study includes it.
 
     Raises ConfigError for a field that does not exist, or a value that is not allowed.
     """
@@ -337,10 +339,11 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     """Load and validate a study: by name (`final`), by path (`params/final.yaml`), or by the path
     of a YAML elsewhere, which is copied to `params/`.
 
-    With `undrawn`, use 0, 1, … in place of seeds that are drawn from the plan; this also works
-    before the plan is frozen. Raises ConfigError if the file is missing, is not valid YAML, has an
-    unknown or impossible field, is not named like the study, or draws seeds from a plan that is not
-    frozen.
+    With `undrawn`, use 0, 1, … instead of drawing seeds from the plan. This also works before the
+    plan is frozen.
+
+    Raises ConfigError if the file is missing, is not valid YAML, has an unknown or impossible
+    field, or is not named like the study, or if its seeds are drawn from a plan that is not frozen.
     """
     prepare_params()
     path = _study_file(study)
@@ -365,13 +368,14 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
 
 
 def _study_file(study: Any) -> Path:
-    """Find a study's file; ConfigError if there is none. A notebook may pass anything."""
+    """Find the file of a study, which may be anything that a notebook passes. Raises ConfigError if
+    there is none."""
     if not isinstance(study, str | Path) or not str(study).strip():
         remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
         raise ConfigError(f"study: {short(study)} names none; {remedy}")
     file = Path(study)
     names = [path.stem for path in listed(PARAMS, "*.yaml")]
-    # Unlike Path's, this is False for a name that is too long to be a file's.
+    # Unlike `Path.is_file`, this is False for a name that is too long for a file.
     if file.suffix == ".yaml" and os.path.isfile(file):  # noqa: PTH113
         return file
     is_of_params = file.parent in (Path(), Path("params"))
@@ -382,8 +386,8 @@ def _study_file(study: Any) -> Path:
 
 
 def _keep_copy(path: Path) -> None:
-    """Copy a study from elsewhere to `params/`, where every process of a sweep finds it. Raises
-    ConfigError if there is another file of its name."""
+    """Copy a study from elsewhere to `params/`, so that every process of a sweep finds it. Raises
+    ConfigError if there is another file with its name."""
     text, target = path.read_text("utf-8"), PARAMS / path.name
     present = target.read_text("utf-8") if target.is_file() else COPY
     if present != text and not present.startswith(COPY):

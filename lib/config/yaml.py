@@ -1,5 +1,5 @@
-"""Read YAML 1.2, by ruamel.yaml: `1e-3` is a number, `no` and `2026-01-31` are texts, and a key
-that is there twice is an error."""
+"""Read YAML 1.2 with ruamel.yaml: `1e-3` is a number, `no` and `2026-01-31` are texts, and a
+repeated key is an error."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class _Constructor(SafeConstructor):
-    """Makes Python's values of YAML's, and leaves a date a text."""
+    """Turns YAML values into Python values, and leaves a date as text."""
 
 
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
@@ -23,13 +23,13 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.cons
 
 def read_yaml(path: Path) -> Json:
     """Read a YAML mapping. Raises ConfigError, in one line, if the file is not a mapping, is not
-    valid YAML, or holds a field twice; OSError if it cannot be read."""
+    valid YAML, or has a field twice. Raises OSError if it cannot be read."""
     return parse_yaml(path.read_bytes(), path.name)
 
 
 def parse_yaml(text: bytes, name: str) -> Json:
-    """Read the YAML mapping of a text, which messages call `name`. Raises ConfigError as
-    `read_yaml`."""
+    """Read a YAML mapping from text. Messages call the text `name`. Raises ConfigError as
+    `read_yaml` does."""
     try:
         yaml = YAML(typ="safe", pure=True)
         yaml.Constructor = _Constructor

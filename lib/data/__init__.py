@@ -1,7 +1,7 @@
-"""What is read: the corpus and the task suite made of it.
+"""The text that a run reads (its corpus), and the task suite made from that text.
 
 Imports only `lib.config`. Start reading at `text`: `load_corpus` finds a text or documents, splits
-and encodes them (`tokens`), and `sample_batch` draws from them.
+them and encodes them (see `tokens`). `sample_batch` draws batches from the result.
 """
 
 from lib import exports

@@ -1,4 +1,4 @@
-"""Keep below `data/` what follows from a text and takes long to make, for all runs to read."""
+"""Cache in `data/` whatever follows from a text and takes long to compute. All runs read it."""
 
 import json
 import shutil
@@ -13,20 +13,19 @@ from lib.config.schema import digest
 from lib.config.yaml import Json
 
 _FORMAT = 13
-"""Raise it when something is to be made in another way: then all is made again."""
+"""Increase it if anything is to be computed in another way: then the whole cache is rebuilt."""
 
 
 def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> tuple[Path, Json]:
-    """Return a folder below `data/KIND/`, and what `make` said of the files that it wrote there.
+    """Return a folder in `data/KIND/`, and its index: what `make` returned when it wrote the files.
 
-    `make` is called only if there is no folder that was made of the same (`made_of`: texts, sizes,
-    code), or if one of its files is no longer as it was written. A process that finds another one
-    at work waits for it.
+    `make` is called only if no folder was made from the same `made_of` (texts, sizes, code), or if
+    a file in that folder has changed since. If another process is writing the folder, wait for it.
 
-    Raises OSError if the files cannot be kept.
+    Raises OSError if the files cannot be written.
     """
     key = digest([_FORMAT, made_of])
-    top = (output_root() / "data").resolve()  # it may be a link to a folder that is not there yet
+    top = (output_root() / "data").resolve()  # may be a link to a folder that does not exist yet
     folder = top / kind / f"{name}-{key[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(Path(f"{folder}.lock")):
@@ -42,8 +41,8 @@ def cached(kind: str, name: str, made_of: Any, make: Callable[[Path], Json]) -> 
 
 
 def _as_written(folder: Path, key: str) -> Json | None:
-    """Read the index of a folder; None unless it was made of the same, and all files are as they
-    were written."""
+    """Return a folder's index. Return None if the folder was made from something else, or if a file
+    in it has changed."""
     with suppress(OSError, ValueError, LookupError):
         index: Json = json.loads((folder / "index.json").read_text("utf-8"))
         if index.pop("digest") == _digest(folder, key, index):
@@ -52,12 +51,12 @@ def _as_written(folder: Path, key: str) -> Json | None:
 
 
 def _digest(folder: Path, key: str, index: Json) -> str:
-    """Hash what a folder was made of (`key`), its index, and size and time of its other files.
+    """Hash a folder's `key`, its index, and the size and time of each other file.
 
-    Their bytes are not read. That would take every run a second for each gigabyte, and a run reads
-    on for hours after it. What damages files in practice (an editor, a copy that stopped, a full
-    disk) changes their size or time; and after a power cut they are whole, because `atomic_write`
-    has them on the disk before the folder has its name.
+    The files' bytes are not hashed. That would cost every run a second per gigabyte, and a run goes
+    on reading for hours after the check. What damages files in practice (an editor, an interrupted
+    copy, a full disk) changes their size or time. A power cut leaves them whole, because
+    `atomic_write` flushes them to the disk before the folder gets its name.
     """
     files = sorted(path for path in folder.iterdir() if path.name != "index.json")
     stats = {path.name: path.stat() for path in files}

@@ -1,5 +1,5 @@
-"""Describe what a study reads, in numbers and tables: its corpora, its batches, its suites, and the
-losses of unigram and bigram models, to compare a network's loss with."""
+"""Describe the texts of a study in numbers and tables: its corpora, its batches and its suites.
+Also compute the losses of unigram and bigram models, to compare a network's loss with."""
 
 import shutil
 from pathlib import Path
@@ -20,15 +20,14 @@ from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
 from lib.data.tokens import TOKEN_CLASSES, Ids, token_class
 
 MAX_PAIRS = 2**24
-"""Most different pairs of tokens that are counted: with a larger vocabulary there is no bigram
-loss."""
+"""Most different pairs of tokens to count. With a larger vocabulary there is no bigram loss."""
 SLICE = 2**22
-"""Symbols that are counted at once: a training part may be larger than memory."""
+"""Symbols to count at once, because a training part may be larger than memory."""
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
-    """Load every corpus that arms of a study train on. Keys are its source, and each field that is
-    not the default. Raises CorpusError as `load_corpus` does."""
+    """Load every corpus that the arms of a study train on. A key is the corpus's source, followed
+    by the fields that differ from their defaults. Raises CorpusError as `load_corpus` does."""
     configs = dict.fromkeys(arm.config.corpus for arm in study.arms())
     return {_label(config): load_corpus(config) for config in configs}
 
@@ -41,8 +40,8 @@ def _label(config: CorpusConfig) -> str:
 
 
 def token_class_table(corpus: Corpus) -> pd.DataFrame:
-    """Count characters, or tokens, per token class (rows) and part (columns). A class that does not
-    occur in a part is n/a there."""
+    """Count characters, or tokens, per token class (rows) and part (columns). If a class does not
+    occur in a part, its count there is missing."""
     classes = [token_class(symbol) for symbol in corpus.symbols]
     parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
     counts = {part: symbol_counts(ids, corpus.vocab_size) for part, ids in parts.items()}
@@ -54,9 +53,9 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
 
 
 def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
-    """Measure which shares of the held-out text's lines (without blank ones), and of its substrings
-    of `gram` characters, are also in the training part. NaN if there are none, or if the corpus is
-    too long to be searched."""
+    """Compute the share of held-out lines (without blank ones), and of held-out substrings of
+    `gram` characters, that also occur in the training part. NaN if there are no such lines or
+    substrings, or if the corpus is too long to be searched."""
     train = ""
     heldout = ""
     if corpus.whole.n_characters <= MAX_SEARCHED:
@@ -75,9 +74,11 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
 
 
 def repetition(corpus: Corpus) -> str:
-    """Return a warning if passages of the held-out part are also in the training part (its first
-    `MAX_SEARCHED` tokens), apart from white space around them; "" if none are. A passage ends at a
-    blank line, as a document does; in a text without blank lines, at a line end.
+    """Return a warning if passages of the held-out part are also in the training part; "" if none
+    are. Only the first `MAX_SEARCHED` tokens of the training part are searched.
+
+    A passage ends at a blank line, as a document does; in a text without blank lines, at a line
+    end. White space around passages is ignored.
     """
     text = corpus.decode(np.concatenate((corpus.dev, corpus.test)))
     end = "\n\n" if "\n\n" in text else "\n"
@@ -87,23 +88,22 @@ def repetition(corpus: Corpus) -> str:
     n = sum(passage in trained for passage in passages)
     if n == 0:
         return ""
-    said = (
-        f"{corpus.name}: {n} of {len(passages)} held-out passages also stand in the training part"
-    )
+    said = f"{corpus.name}: {n} of {len(passages)} held-out passages are also in the training part"
     if len(corpus.train) > MAX_SEARCHED:
-        said += f", of which the first {MAX_SEARCHED:,} {corpus.unit} were searched"
+        said += f" (only its first {MAX_SEARCHED:,} {corpus.unit} were searched)"
     return said
 
 
 UNLIKE = 0.3
-"""The unigram loss of the held-out part may exceed that of the training part by this many nats."""
+"""The unigram loss of dev or test may exceed that of the training part by this many nats."""
 
 
 def unlikeness(corpus: Corpus) -> str:
     """Return a warning if dev or test is another kind of text than the training part; else "".
 
-    The measure is the loss under the symbol frequencies of the training part. Dev or test must not
-    exceed the training part's own by more than `UNLIKE`, nor the loss of guessing.
+    Each part is measured by its unigram loss: its loss under the symbol frequencies of the training
+    part. The loss of dev or test must not exceed that of the training part by more than `UNLIKE`,
+    and must not exceed the loss of a uniform guess.
     """
     train = corpus.train
     counts = symbol_counts(train, corpus.vocab_size)
@@ -114,14 +114,14 @@ def unlikeness(corpus: Corpus) -> str:
         if found > min(own + UNLIKE, np.log(corpus.vocab_size)):
             return (
                 f"{corpus.name}: {part}, which is held out, is another kind of text: its unigram "
-                f"loss is {found:.2f} nats, and that of the training part {own:.2f}; mix what it "
-                "holds, or give a folder with a file of each kind"
+                f"loss is {found:.2f} nats, and that of the training part {own:.2f}; mix the kinds "
+                "of text, or give a folder with one file of each kind"
             )
     return ""
 
 
 def warnings_of(corpus: Corpus) -> dict[str, str]:
-    """Return `repetition` and `unlikeness` of a corpus. They are sought once, and then read."""
+    """Return the warnings `repetition` and `unlikeness` of a corpus, computed once and cached."""
     asked = [made_of(corpus, corpus.train), MAX_SEARCHED]
 
     def make(_: Path) -> Json:
@@ -131,8 +131,8 @@ def warnings_of(corpus: Corpus) -> dict[str, str]:
 
 
 def untrained(corpus: Corpus, block_size: int) -> str:
-    """Return a warning if files of the training part are too short for a window of `block_size`,
-    and so are never trained on; "" if there are none."""
+    """Return a warning if files of the training part are never trained on, because they are too
+    short for a window of `block_size`; "" if there are none."""
     lengths = np.diff(corpus.ends["train"], prepend=0)
     short = int((lengths <= block_size).sum())
     if short == 0:
@@ -140,7 +140,7 @@ def untrained(corpus: Corpus, block_size: int) -> str:
     return (
         f"{corpus.name}: {short} of {len(lengths)} files are not trained on: they are shorter than "
         f"model.block_size {block_size} + 1; join them, or, if there are {FEWEST} files or "
-        "more, take corpus.tokenizer bytes"
+        "more, use corpus.tokenizer bytes"
     )
 
 
@@ -164,7 +164,7 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 
 
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
-    """Return how often a run passes over the training part. There is a row for each corpus of
+    """Return how many times a run passes over the training part: a row for each corpus of
     `corpora_of` and each number of characters (or tokens) that arms train on."""
     budgets = [(_label(arm.config.corpus), arm.config.tokens) for arm in study.arms()]
     rows = []
@@ -176,9 +176,8 @@ def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
 
 
 def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, Json]:
-    """Copy the suites of all arms of a study to folders below `suites`, and describe them: folder's
-    name → description. There is one per text and context length. `corpora` are those of the
-    study."""
+    """Copy the suites of a study to folders in `suites`, one for each text and context length.
+    Return folder name → description. `corpora` are those of the study."""
     configs = [arm.config for arm in study.arms()]
     sizes = dict.fromkeys((c.evaluation.items_per_task, c.model.block_size) for c in configs)
     described = {}
@@ -192,7 +191,7 @@ def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[st
     return described
 
 
-# ---- how well a text can be predicted without a network
+# ---- losses without a network
 
 SYNTHETIC = "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3"
 """SHA-256 of the synthetic text."""
@@ -204,19 +203,20 @@ SOURCE_LOSS = {
     256: 0.6788285239269224,
     512: 0.6704155088228798,
 }
-"""Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text,
-computed by `papers/embedding-norm/synthetic_text.py`. The grammar's entropy rate is 0.66643."""
+"""Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text.
+`papers/embedding-norm/synthetic_text.py` computes it. The grammar's entropy rate is 0.66643."""
 
 
 def references(corpus: Corpus, block_size: int) -> dict[str, float]:
-    """Return losses that a text has without a network, in nats per character (or token):
+    """Return losses of simple models of a text, in nats per character (or token):
 
-    - unigram_entropy: of the training part. No model without context has a lower training loss;
-    - unigram_loss and bigram_loss: of the held-out part, by counts of the training part plus one.
-      bigram_loss only with up to 4,096 tokens;
+    - unigram_entropy: the entropy of the symbols of the training part. No model without context has
+      a lower training loss;
+    - unigram_loss and bigram_loss: held-out losses by counts in the training part, plus one each.
+      There is a bigram_loss for up to 4,096 tokens;
     - uniform_loss: ln V;
-    - source_loss, of the synthetic text in characters: the held-out loss of the grammar that wrote
-      it, in windows of `block_size`. No model has a lower one on average.
+    - source_loss, only for the synthetic text in characters: the held-out loss of the grammar that
+      wrote it, in windows of `block_size`. No model has a lower one on average.
 
     Counting a long text takes a while, so it is counted once for all runs.
     """
@@ -229,7 +229,8 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
 
 
 def symbol_counts(ids: Ids, size: int) -> NDArray[np.int64]:
-    """Count each of `size` symbols in ids (n,), which may be larger than memory: (size,)."""
+    """Count how often each of `size` symbols occurs in ids (n,), which may be larger than memory.
+    Return the counts, (size,)."""
     counts = np.zeros(size, np.int64)
     for start in range(0, len(ids), SLICE):
         counts += np.bincount(ids[start : start + SLICE], minlength=size)
@@ -237,7 +238,7 @@ def symbol_counts(ids: Ids, size: int) -> NDArray[np.int64]:
 
 
 def _gram_losses(corpus: Corpus) -> dict[str, float]:
-    """Return the losses of `references` that follow from counts of symbols and pairs of them."""
+    """Return those losses of `references` that follow from counts of symbols and of their pairs."""
     train = corpus.train
     before, predicted = (ids.numpy() for ids in corpus.predictions)
     n = corpus.vocab_size
@@ -250,9 +251,9 @@ def _gram_losses(corpus: Corpus) -> dict[str, float]:
         "uniform_loss": float(np.log(n)),
     }
     if n * n <= MAX_PAIRS:
-        pairs = np.ones((n, n), np.int64)  # each pair has been seen once more than it was
+        pairs = np.ones((n, n), np.int64)  # counts plus one
         for start in range(0, len(train) - 1, SLICE):
-            ids = train[start : start + SLICE + 1].astype(np.int64)  # with the next slice's first
+            ids = train[start : start + SLICE + 1].astype(np.int64)  # and the first of the next one
             pairs += np.bincount(ids[:-1] * n + ids[1:], minlength=n * n).reshape(n, n)
         bigram = np.log(pairs / pairs.sum(1)[:, None])
         losses["bigram_loss"] = float(-bigram[before, predicted].mean())

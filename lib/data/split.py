@@ -1,7 +1,8 @@
-"""Which text is held out: about a tenth of every source, not the end of everything.
+"""Choose the text to hold out: about a tenth of every source, not the end of the whole corpus.
 
-Of documents about every tenth is held out, whole. Of a long text the last tenth is. The split
-depends only on the texts and their order: not on the tokenizer, the machine, or files' times.
+About every tenth document is held out as a whole. A long text is cut, and its last tenth is held
+out. The split depends only on the texts and their order, not on the tokenizer, the machine or the
+files' times.
 """
 
 import re
@@ -15,24 +16,23 @@ from lib.config.schema import TRAIN_SHARE
 
 PARTS = ("train", "dev", "test")
 _STEP = 19
-"""Every 19th document belongs to dev, and every 19th to test. It is prime: if documents come from
-two or three sources by turns, a step that is a multiple of two or three would always meet the same
-source."""
+"""Every 19th document is in dev, and another 19th in test. 19 is prime. If two or three sources
+alternate, a step that is a multiple of two or three would always hit the same source."""
 FEWEST = _STEP // 2 + 2
 """The fewest documents that can be split: dev and test then have one each."""
 SHORT = 10 * 256
-"""Characters. A shorter file is held out whole or not at all, like a document."""
+"""A file with fewer characters than this stays whole, like a document."""
 _LEAST_OF_SOURCE = 1024
 _LEAST_OF_TEXT = 4096
-"""Characters that are measured of a source, and of a text, at least (or all it has). If there are
-too many for that, some of them are not measured."""
+"""Measure at least this many characters of a source, and of a text (or all that it has). If there
+are too many sources or texts for that, some are not measured at all."""
 
 Lengths = NDArray[np.int64]
 Names = NDArray[np.str_]
 
 
 class Piece(NamedTuple):
-    """A text of a part (train, dev, test), and the file that it is from."""
+    """A piece of text, the part it belongs to (train, dev, test), and the file it comes from."""
 
     part: str
     file: str
@@ -40,12 +40,12 @@ class Piece(NamedTuple):
 
 
 Pieces = Callable[[], Iterator[Piece]]
-"""Reads all texts of a corpus in order. Each call is one pass over them."""
+"""Yields all texts of a corpus in order. Each call is one pass over them."""
 
 
 def parts_of(n: int) -> Names:
-    """Return the part of each of `n` documents, (n,). Dev has the first and then every 19th, test
-    the eleventh and then every 19th."""
+    """Return the part of each of `n` documents, (n,). Dev gets the first one and every 19th after
+    it; test gets the eleventh and every 19th after it."""
     parts = np.full(n, "train")
     parts[::_STEP] = "dev"
     parts[FEWEST - 1 :: _STEP] = "test"
@@ -53,9 +53,9 @@ def parts_of(n: int) -> Names:
 
 
 def nearest_end(text: str, share: float, low: float, high: float) -> int:
-    """Return where to cut a text: after the blank line that is nearest to a `share` of its length.
-    Without a blank line between the shares `low` and `high`, cut after a line end; without that,
-    exactly at `share`."""
+    """Return the position at which to cut a text: after the blank line nearest to `share` of its
+    length. If there is no blank line between the shares `low` and `high`, cut after a line end
+    there. If there is none either, cut exactly at `share`."""
     wanted = share * len(text)
     for boundary in (r"\n\n+", r"\n"):
         ends = (match.end() for match in re.finditer(boundary, text))
@@ -75,12 +75,13 @@ def halves(heldout: str) -> dict[str, str]:
 def split_texts(
     documents: Callable[[], Iterator[tuple[str, str]]], lengths: Lengths, *, are_documents: bool
 ) -> tuple[Pieces, str]:
-    """Split several texts, which `documents` reads as (name of file, text); `lengths` are theirs.
-    Return what reads the pieces, in the order of the texts, and in words what is held out.
+    """Split several texts. `documents` yields each with the name of its file; `lengths` has the
+    length of each. Return a function that yields the pieces in the order of the texts, and a
+    description of the held-out text.
 
-    Documents, and files shorter than `SHORT`, stay whole: `parts_of` says which part each belongs
-    to. Longer files are cut one by one, near the start of their last tenth (see `nearest_end`). If
-    there are fewer than `FEWEST` whole ones, these are cut as well.
+    Documents, and files shorter than `SHORT`, stay whole: `parts_of` gives each its part. Longer
+    files are cut near the start of their last tenth (see `nearest_end`). If there are fewer than
+    `FEWEST` texts that would stay whole, they are cut as well.
     """
     whole = np.flatnonzero(are_documents | (lengths < SHORT))
     if len(whole) < FEWEST:
@@ -107,8 +108,8 @@ def split_texts(
 
 
 def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
-    """Return in words how many documents of these `lengths` are held out, and how much text that
-    is: more than a tenth if a long one is among them."""
+    """Describe how many documents, of these `lengths`, are held out, and how much of the text that
+    is. It is more than a tenth if a long one is among them."""
     n = len(lengths)
     trained = parts_of(n) == "train"
     share = 1 - lengths[trained].sum() / lengths.sum()
@@ -116,8 +117,8 @@ def documents_held_out(lengths: Lengths, what: str = "documents") -> str:
 
 
 def but_none_of(parts: Names, sources: Sequence[str]) -> str:
-    """Return in words the sources (a file of documents, or a folder of texts) of which nothing is
-    held out, because they have too few documents; "" if there are none."""
+    """Name the sources (a file of documents, or a folder of texts) without any held-out text: they
+    have too few documents. Return "" if there are none."""
     held_out = {source for source, part in zip(sources, parts, strict=True) if part != "train"}
     missing = sorted({*sources} - held_out)
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -125,11 +126,11 @@ def but_none_of(parts: Names, sources: Sequence[str]) -> str:
 
 
 def measured(parts: Names, lengths: Lengths, sources: Sequence[str], most: int) -> Lengths:
-    """Return how many characters to keep of each text, (n,), so that dev and test have no more than
+    """Return how many characters of each text to keep, (n,), so that dev and test have at most
     `most` each. Texts of the training part are kept whole.
 
-    The characters are shared out over the sources, so that each is measured, and then over the
-    texts of each source. A text takes two more than its length: a blank line ends it.
+    The characters are divided among the sources, so that each source is measured, and then among
+    the texts of each source. A text takes two more than its length, for the blank line at its end.
     """
     kept = lengths.copy()
     for part in ("dev", "test"):
@@ -145,15 +146,16 @@ def measured(parts: Names, lengths: Lengths, sources: Sequence[str], most: int) 
 
 
 def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
-    """Share out `most` characters as equally as possible; none gets more than it wants, (n,).
+    """Divide `most` characters as equally as possible. Return the shares, (n,); none is larger than
+    `wanted`.
 
-    If not all can have `least` (or all they want), some get nothing. Those that are chosen are
-    spread evenly: they are taken in the order of i · φ mod 1 (φ: the golden ratio). A fixed step
-    could keep meeting the same kind, if kinds alternate.
+    If there are too few to give `least` (or all it wants) to each, some get nothing. The others are
+    spread evenly: they are chosen in the order of i · φ mod 1 (φ: the golden ratio). If kinds of
+    texts alternate, a fixed step could keep hitting the same kind.
     """
     order = np.argsort(np.arange(len(wanted)) * 0.6180339887498949 % 1, kind="stable")
     enough = int(np.searchsorted(np.minimum(wanted[order], least).cumsum(), most)) + 1
-    # The short ones first: what they do not need is left for the longer ones.
+    # Short ones first: what they do not need is left for the longer ones.
     chosen = sorted(order[:enough].tolist(), key=lambda i: int(wanted[i]))
     given = np.zeros_like(wanted)
     left = most
@@ -164,7 +166,7 @@ def _share_out(wanted: Lengths, most: int, least: int) -> Lengths:
 
 
 def beginning(text: str, length: int) -> str:
-    """Cut a text to at most `length` characters, if possible at a line end in their second half."""
+    """Cut a text to at most `length` characters. If their second half has a line end, cut there."""
     if len(text) <= length:
         return text
     end = text.rfind("\n", length // 2, length)

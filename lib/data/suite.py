@@ -1,19 +1,20 @@
-"""The suite: multiple-choice questions made of held-out text, and their files.
+"""The suite: multiple-choice questions made from held-out text, and their files.
 
-A question shows a continuation and two or four places in the text, and asks which place it follows.
-A model answers by the place after which the continuation is likeliest.
+A question shows a continuation and two or four places in the text. It asks which place the
+continuation follows. A model answers with the place that makes the continuation likeliest.
 
-Two biases could give a model points that say nothing. Some places look right by themselves; so
-questions come in sets that show the same places, and each place is right in one of them. Some
-continuations are likely anywhere; but all choices of a question have the same continuation.
+Two biases could give a model points for nothing. First, some places look right by themselves. So
+questions come in sets: all questions of a set show the same places, and each place is right in one
+of them. Second, some continuations are likely anywhere. So all choices of a question have the same
+continuation.
 
-Questions come from *test*, and the solved examples of few-shot prompts from *dev*. The leakage
-filter drops a line that is also in the training part or shares 24 characters in a row with it, and
-a place for which that is true together with its continuation.
+Questions come from *test*. The solved examples of few-shot prompts come from *dev*. The leakage
+filter drops a line if it is also in the training part, or shares 24 characters in a row with it. It
+drops a place if that is true of the place and its continuation together.
 
 The suite depends only on the corpus, its tokenizer, the number of items, the block size and the
-names of the tasks. So the same corpus gives the same suite everywhere, whatever share of it is
-trained on.
+names of the tasks. So the same corpus gives the same suite everywhere, even if only a fraction of
+it is trained on.
 """
 
 import hashlib
@@ -38,12 +39,12 @@ from lib.data.text import Corpus
 from lib.data.tokens import Ids
 
 INSTALL = "pip install lm_eval==0.4.13"
-"""Installs the LM-Eval harness, which Kaggle's images lack."""
+"""Command that installs the LM-Eval harness, which Kaggle's images lack."""
 MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
 MAX_SHOTS = 2
 MAX_TRIES = 20
-"""How many unfinished sets a place is tried in, before it starts a set of its own."""
+"""A place is tried in this many unfinished sets before it starts a new one."""
 DELIMITER = "\n"
 """Text after each solved example of a few-shot prompt."""
 
@@ -58,26 +59,26 @@ class Item:
 
     @property
     def text(self) -> str:
-        """The right context and what follows it, as they stand in the corpus."""
+        """The right context with the continuation, as in the corpus."""
         return self.contexts[self.gold] + self.continuation
 
 
 @dataclass(frozen=True)
 class Task:
-    """The questions of one rule, set by set, in a random order that is always the same."""
+    """The questions of one rule, set by set, in a fixed random order."""
 
     name: str
     items: list[Item]
     exemplars: list[Item]
     shots: list[int]
-    """Numbers of solved examples to ask with: 0, and 1 or 2 (as many as `block_size` holds)."""
+    """Numbers of solved examples to ask with: 0, and 1 or 2 (as many as fit into `block_size`)."""
 
 
 @dataclass(frozen=True)
 class Suite:
     tasks: list[Task] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-    """Name of a task, or of a task with a number of shots → why it is left out."""
+    """Task, or task with a number of shots → why it is left out."""
 
     @property
     def hash(self) -> str:
@@ -88,10 +89,11 @@ class Suite:
 def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> Suite:
     """Make the suite of a corpus for models that read `block_size` characters.
 
-    `items_per_task` is the most questions of one task; None takes all there are, 0 makes no suite.
-    Sets stay whole, and a smaller suite is the beginning of a larger one. A task for which the
-    corpus or `block_size` is too small is left out, and named in `left_out`; contexts are never
-    shortened.
+    `items_per_task` is the largest number of questions per task. None takes all questions, 0 makes
+    no suite. Sets stay whole, and a smaller suite is the beginning of a larger one.
+
+    If the corpus or `block_size` is too small for a task, the task is left out and named in
+    `left_out`. Contexts are never shortened.
     """
     suite = Suite()
     train = corpus.training_text
@@ -99,7 +101,7 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         suite.left_out["all tasks"] = "evaluation.items_per_task is 0"
         return suite
     if not train:
-        suite.left_out["all tasks"] = "the text is too long to search for what questions share"
+        suite.left_out["all tasks"] = "the training part is too long to search for leaks"
         return suite
     lexicon = Lexicon(train)
     dev = _usable_lines(corpus.decode(corpus.dev), lexicon)
@@ -113,16 +115,16 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             continue
         if items_per_task is not None:
             items = items[: items_per_task // n_choices * n_choices]
-        # Solved examples are no longer than the median: long ones leave no room for a question.
+        # Use only examples up to the median length: long ones leave no room for a question.
         typical = np.median([_length(corpus, item.text) for item in examples] or [0])
         short = [item for item in examples if _length(corpus, item.text) <= typical]
         exemplars = short[:MAX_SHOTS]
-        needed = _prompt_lengths(corpus, items, exemplars)  # with 0, 1, … shots: increasing
-        shots = sum(length <= block_size for length in needed) - 1  # -1: not even a question fits
+        needed = _prompt_lengths(corpus, items, exemplars)  # with 0, 1, … shots, increasing
+        shots = sum(length <= block_size for length in needed) - 1  # -1: no question fits
         for number in range(shots + 1, MAX_SHOTS + 1):
             reason = "too few examples in dev"
             if number < len(needed):
-                reason = f"its longest prompt takes {needed[number]}, block_size is {block_size}"
+                reason = f"its longest prompt needs {needed[number]}, block_size is {block_size}"
             suite.left_out[f"{name}, {number}-shot" if number else name] = reason
         if shots >= 0:
             suite.tasks.append(Task(name, items, exemplars, sorted({0, shots})))
@@ -130,7 +132,7 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
 
 
 def _usable_lines(text: str, lexicon: Lexicon) -> list[Line]:
-    """List the lines of a text that questions may show. Left out are names of speakers ("ROMEO:"),
+    """List the lines of a text that questions may show. Leave out names of speakers ("ROMEO:"),
     lines that leak, and the first and last line, which the split may have cut. Blank lines separate
     passages."""
     lines = [line for line in text.split("\n") if not line or line.strip()]
@@ -143,9 +145,9 @@ def _usable_lines(text: str, lexicon: Lexicon) -> list[Line]:
 
 
 def _items(name: str, seed: str, lines: list[Line], lexicon: Lexicon) -> list[Item]:
-    """Make all questions of a task, set by set. A set of n places gives n questions: after which of
-    the n places the continuation of one of them belongs. Sets, places and questions are in random
-    order."""
+    """Make all questions of a task, set by set. A set of n places gives n questions, one for the
+    continuation of each place: after which of the n places does it come? Sets, places and questions
+    are in random order."""
     key = hashlib.sha256(seed.encode()).digest()
     generator = np.random.default_rng(int.from_bytes(key[:8], "big"))
     candidates: dict[str, Candidate] = {}
@@ -163,8 +165,8 @@ def _items(name: str, seed: str, lines: list[Line], lexicon: Lexicon) -> list[It
 
 
 def _sets(places: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
-    """Put places of one kind into sets of `size`, so that the continuation of each place is wrong
-    at all others. Places whose set never fills up are left out."""
+    """Group places of one kind into sets of `size`, so that the continuation of each place is wrong
+    at all other places. If a set never fills up, its places are left out."""
     unfinished: dict[str, list[list[Candidate]]] = defaultdict(list)  # by kind
     for place in places:
         started = unfinished[place.kind]
@@ -189,21 +191,22 @@ def _apart(one: Candidate, other: Candidate) -> bool:
 
 
 def _length(corpus: Corpus, text: str) -> int:
-    """Return the most tokens that a text can take: its characters, or with any other tokenizer its
-    bytes. So the suite does not depend on the merges that a tokenizer has learned."""
+    """Return the most tokens that a text can take: its number of characters, or with any other
+    tokenizer its number of bytes. So the suite does not depend on the merges that a tokenizer has
+    learned."""
     return len(text) if corpus.unit == "characters" else len(text.encode())
 
 
 def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) -> list[int]:
-    """Count the positions that the longest question needs after 0, 1, … solved examples. Its last
-    token is predicted and never read, so it needs none."""
+    """Count the positions that the longest question needs after 0, 1, … solved examples. The last
+    token of a question needs none, because it is predicted and never read."""
     texts = {context + item.continuation for item in items for context in item.contexts}
     longest = max(_length(corpus, text) for text in texts)
     before = [_length(corpus, example.text + DELIMITER) for example in exemplars]
     return list(accumulate(before, initial=longest - 1))
 
 
-# ---- as the LM-Eval harness reads it
+# ---- files for the LM-Eval harness
 
 
 def has_harness() -> bool:
@@ -212,8 +215,8 @@ def has_harness() -> bool:
 
 
 def made_of(corpus: Corpus, train: Ids) -> list[Any]:
-    """Return what decides the numbers and questions that are made of a corpus: its text and
-    tokenizer, how much of each part is read (of the training part, `train`), and the code."""
+    """Return the key of everything computed from a corpus: its text, its tokenizer, the length of
+    each part (of the training part, the length of `train`), and the code."""
     code = {
         name: sha256
         for name, sha256 in imported_code().items()
@@ -224,13 +227,13 @@ def made_of(corpus: Corpus, train: Ids) -> list[Any]:
 
 
 def prepare_suite(corpus: Corpus, items: int | None, block_size: int) -> tuple[Path, Json]:
-    """Return the folder of a corpus's suite as the harness reads it, and a description of it. It is
-    built once, and then read by all runs."""
+    """Return the folder of a corpus's suite, in the harness's format, and a description of it. The
+    suite is built once, and all runs read it."""
 
     def make(folder: Path) -> Json:
         return _write_suite(build_suite(corpus, items, block_size), folder)
 
-    # Whatever fraction of the training part is trained on, all of it is searched.
+    # All of the training part is searched for leaks, even if only a fraction is trained on.
     asked = [made_of(corpus, corpus.whole.parts["train"]), items, block_size]
     folder, described = cached("suites", corpus.name, asked, make)
     return folder, described | {"corpus_sha256": corpus.sha256, "block_size": block_size}
@@ -239,8 +242,8 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int) -> tuple[P
 def _write_suite(suite: Suite, folder: Path) -> Json:
     """Write a suite to a folder, and describe it.
 
-    Each task has its items and exemplars as JSON lines, and one YAML per number of shots. Two
-    groups average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
+    Each task has its items and exemplars as JSON lines, and one YAML file per number of shots. Two
+    groups average the tasks' accuracies, with equal weight for each task: `macro_zero_shot`, and
     `macro_few_shot` with each task at its largest number of shots.
     """
     groups: dict[str, list[str]] = defaultdict(list)
@@ -290,7 +293,7 @@ def _harness_task(name: str, task: Task, shots: int) -> Json:
         "fewshot_config": {"sampler": "first_n"},
         "num_fewshot": shots,
         "output_type": "multiple_choice",
-        # A whole number from doc_to_text: the harness takes the choices for contexts.
+        # `gold` is a whole number, so the harness takes the choices for contexts.
         "doc_to_text": "gold",
         "doc_to_choice": "contexts",
         "doc_to_target": "continuation",

@@ -1,7 +1,7 @@
-"""The tasks of the suite. Each is a rule that finds places in held-out text, and the continuation
-(`answer`) of each place. `lib.data.suite` makes questions of them.
+"""The tasks of the suite. Each task is a rule that finds places in held-out text, and the
+continuation (`answer`) of each place. `lib.data.suite` turns them into questions.
 
-To add a task, write its rule and name it in `RULES`. Its docstring is shown in 01_data.
+To add a task, write its rule and add it to `RULES`. 01_data shows the rule's docstring.
 """
 
 import re
@@ -15,7 +15,7 @@ from lib.config.schema import GRAM
 CONTEXT = 24
 """Most characters of a context. Two solved examples and a question then fit in 128 characters."""
 BEGINNING = 12
-"""How many characters of a line `next_line` asks for."""
+"""Number of characters of a line that `next_line` asks for."""
 
 _LETTERS = r"[^\W\d_]"
 _WORD = re.compile(rf"(?<![\w'’-]){_LETTERS}+(?![\w'’-])")
@@ -26,23 +26,23 @@ _LAST_WORD = re.compile(rf" ({_LETTERS}+)([^\w\s]?)$")
 class Candidate:
     """A place in a text that a question may ask about: the text before it, and its continuation.
 
-    If all answers of a task begin with the same character, that belongs to the context. Otherwise
-    its likelihood would count, which says nothing about the answer: `turn_end` compares what comes
-    after a line break, not how likely the line break itself is.
+    If all answers of a task begin with the same character, that character belongs to the context.
+    Otherwise its likelihood would count, although it says nothing about the answer. So `turn_end`
+    compares the characters after a line break, not the likelihood of the line break itself.
     """
 
     context: str
     answer: str
     kind: str = ""
-    """Only places of the same kind are put into one question."""
+    """A question shows only places of the same kind."""
     fits: frozenset[str] = frozenset()
-    """Other answers that would be right here. Their places are never put into the same question."""
+    """Other answers that would be right here. Their places are never in the same question."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of held-out text, and the line after it. That is "" at the end of a passage: a turn of
-    a play, or a paragraph."""
+    """A line of held-out text, and the line after it. The line after is "" at the end of a passage
+    (a turn in a play, or a paragraph)."""
 
     text: str
     after: str
@@ -56,7 +56,7 @@ def windows(text: str, length: int) -> list[str]:
 
 
 class Lexicon:
-    """What the training part holds: its symbols, lower-case words, lines and 24-grams."""
+    """Symbols, lower-case words, lines and 24-grams of the training part."""
 
     def __init__(self, train: str) -> None:
         self.symbols = frozenset(train)
@@ -74,8 +74,8 @@ Rule = Callable[[list[Line], Lexicon], Candidates]
 
 
 def word_order(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """Where in a line a word belongs: after which of four beginnings of that line. The first and
-    the last word of a line are not asked."""
+    """A word in a line: after which of four beginnings of that line does it come? The first and the
+    last word of a line are not asked."""
     for line in lines:
         for start, end in pairwise(blank.start() for blank in re.finditer(" ", line.text)):
             answer = line.text[start + 1 : end + 1]
@@ -83,8 +83,8 @@ def word_order(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def spelling(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """The second half of a word of five letters or more: after which of four first halves it
-    belongs. All four end with the same letter, and only one of them makes a word with it."""
+    """The second half of a word of five letters or more: after which of four first halves does it
+    come? All four end with the same letter, and only one of them makes a word with it."""
     halves: dict[str, set[str]] = defaultdict(set)
     for word in lexicon.words:
         for i in range(2, len(word)):
@@ -132,14 +132,14 @@ _FORMS_OF = {
     "p": ["are"],
     "13p": ["were", "had", "did", "will", "shall", "would", "should", "can", "may"],
 }
-"""Persons → forms of a verb that agree with each of them; p is all of the plural, and `you`."""
+"""Persons → forms of a verb that agree with each of these persons. p is the plural, and `you`."""
 _FORMS = {form: persons for persons, forms in _FORMS_OF.items() for form in forms}
 _NEIGHBOURS = re.compile(r"(?<![\w'’-])(?=([A-Za-z]+) ([A-Za-z]+)(?![\w'’-]))")
 
 
 def agreement(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """A form of a verb after one of two pronouns (thou art, he is), or a pronoun after one of two
-    forms. It agrees with one of them."""
+    """A form of a verb and two pronouns (thou art, he is), or a pronoun and two forms: after which
+    does it come? It agrees with only one of them."""
     for line in lines:
         for match in _NEIGHBOURS.finditer(line.text):
             one = match[1] if match[1] == "I" else match[1].lower()
@@ -152,8 +152,8 @@ def agreement(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def turn_end(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """Where a passage ends. One of two lines is followed by a blank line, the other one by a line
-    of text, and the first character of what follows is asked."""
+    """The end of a passage. One of two lines is followed by a blank line, the other by a line of
+    text. Given the first character that follows: after which line does it come?"""
     goes_on = lexicon.symbols - {"\n"}
     for line in lines:
         fits = goes_on if line.after else frozenset[str]()
@@ -161,18 +161,20 @@ def turn_end(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def line_break(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """Where verse breaks. One of two places is followed by a line break, the other one by a space.
-    Both are far from the beginning of their line, after a word or after the same mark."""
+    """A line break in verse. One of two places is followed by a line break, the other by a space:
+    which is which? Both are far from the beginning of their line, after a word or after the same
+    mark."""
     for line in lines:
         for match in re.finditer(" |$", line.text):
             if match.start() >= CONTEXT:
                 before = line.text[: match.start()]
-                mark = "a" if before[-1].isalpha() else before[-1]  # a letter counts as any other
+                mark = "a" if before[-1].isalpha() else before[-1]  # all letters count as one mark
                 yield Candidate(_context(before), match.group() or "\n", mark)
 
 
 def last_word(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """The last word of a line, its punctuation and the line break: after which of four lines."""
+    """The last word of a line, its punctuation and the line break: after which of four lines do
+    they come?"""
     for line in lines:
         match = _LAST_WORD.search(line.text)
         if match and match[1] in lexicon.words:
@@ -181,7 +183,7 @@ def last_word(lines: list[Line], lexicon: Lexicon) -> Candidates:
 
 
 def next_line(lines: list[Line], lexicon: Lexicon) -> Candidates:
-    """How a line begins: after which of four lines."""
+    """The beginning of a line: after which of four lines does it come?"""
     for line in lines:
         if line.after_usable:
             yield Candidate(_context(line.text) + "\n", line.after[:BEGINNING])
@@ -192,11 +194,11 @@ RULES: dict[str, Rule] = {
     for rule in (word_order, spelling, agreement, turn_end, line_break, last_word, next_line)
 }
 N_CHOICES = {name: 4 for name in RULES} | {"agreement": 2, "turn_end": 2, "line_break": 2}
-"""Places to choose from; chance is one over it."""
+"""Number of places to choose from; the chance level is 1 divided by it."""
 
 
 def _context(before: str) -> str:
-    """Cut a context to its last `CONTEXT` characters, and there to the beginning of a word."""
+    """Cut a context to its last `CONTEXT` characters, beginning with a whole word if possible."""
     if len(before) <= CONTEXT:
         return before
     cut = before[-CONTEXT:]

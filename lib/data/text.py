@@ -1,7 +1,7 @@
 """From a text to batches: find it, verify it, split it, encode it, draw windows.
 
-A corpus is the path of any UTF-8 text, or of documents: a folder of texts, JSON lines or Parquet.
-`tinyshakespeare` and `synthetic` are known by name. Start reading at `load_corpus`.
+A corpus is any UTF-8 text, or documents: a folder of texts, JSON lines or Parquet. It is given by
+its path; `tinyshakespeare` and `synthetic` are known by name. Start reading at `load_corpus`.
 """
 
 import bz2
@@ -36,16 +36,16 @@ from lib.data.tokens import (
     tokenize,
 )
 
-if TYPE_CHECKING:  # it takes a second to import, and a sweep with nothing to do does not need it
+if TYPE_CHECKING:  # torch takes a second to import, and a sweep with nothing to do needs no torch
     import torch
     from torch import Tensor
 
 __all__ = ["PARTS", "CorpusError"]
 MAX_SEARCHED = 2**24
-"""Characters. The training part of a longer corpus is not searched for what it shares with held-out
-text."""
+"""If a corpus has more characters than this, its training part is not searched for held-out text.
+"""
 _BLOCK = 2**20
-"""Characters of a text that are read at once."""
+"""Characters of a text to read at once."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,21 @@ class Corpus:
 
     name: str
     sha256: str
-    """Of the text after `plain`. Of a folder or documents: of the names and hashes of all files."""
+    """Hash of the text after `plain`. For a folder or documents: hash of the names and hashes of
+    all files."""
     whole: Tokenized
     train: Ids
-    """About nine tenths, cut to the configured fraction; (n,), in memory or memory-mapped."""
+    """The training part, about nine tenths, cut to the configured fraction; (n,), in memory or
+    memory-mapped."""
     dev: Ids
-    """Half of what is held out (see `lib.data.split`), cut to `corpus.measured_characters`; (n,),
-    int64. Choices are made here."""
+    """Half of the held-out part (see `lib.data.split`), cut to `corpus.measured_characters`; (n,),
+    int64. Choices are made on it."""
     test: Ids
-    """The other half, likewise. Results are reported here."""
+    """The other half, cut in the same way. Results are reported on it."""
     ends: dict[str, Lengths]
     """Part → the positions at which its files end. No window reaches from one file into the next.
-    A single text has one end in each part. So have documents: windows do reach from one document
-    into the next."""
+    A single text has one end in each part. Documents also have one, because windows may reach from
+    one document into the next."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -74,7 +76,7 @@ class Corpus:
 
     @property
     def symbols(self) -> Sequence[str]:
-        """The symbol of each id. With characters it is one string, sorted."""
+        """The symbol of each id; with the tokenizer `characters`, one sorted string."""
         return self.tokenizer.symbols
 
     @property
@@ -83,13 +85,12 @@ class Corpus:
 
     @property
     def held_out(self) -> str:
-        """What is held out, in words; and how much a vocabulary was learned from, if not from
-        all."""
+        """A description of the held-out text: see `Tokenized`."""
         return self.whole.held_out
 
     @property
     def unit(self) -> str:
-        """What an id is called in tables: characters or tokens."""
+        """The word for ids in tables and messages: characters or tokens."""
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
@@ -101,8 +102,8 @@ class Corpus:
 
     @property
     def heldout_texts(self) -> "list[Tensor]":
-        """Dev and test as they are scored. Of a folder read in characters, each file is a text;
-        otherwise dev and test together are one."""
+        """Dev and test as the texts that are scored. In a folder read as characters, each file is a
+        text; otherwise dev and test together are one text."""
 
         import torch
 
@@ -116,8 +117,7 @@ class Corpus:
 
     @property
     def predictions(self) -> "tuple[Tensor, Tensor]":
-        """All predictions in dev and test: the id before, and the id that is predicted, (n,)
-        each."""
+        """All predictions in dev and test: the ids before, and the ids to predict, (n,) each."""
 
         import torch
 
@@ -127,15 +127,16 @@ class Corpus:
 
     @property
     def training_text(self) -> str:
-        """The whole training part, whatever fraction is trained on. "" if it is too long to be
-        searched."""
+        """The whole training part as text, even if only a fraction is trained on. "" if it is too
+        long to be searched."""
         short = self.whole.n_characters <= MAX_SEARCHED
         return self.decode(self.whole.parts["train"]) if short else ""
 
     @property
     def beginning(self) -> "Tensor":
-        """The id that a text without context starts from, (1,): the end of a document; for a corpus
-        without documents a line break; if it has none, the first id of the training part."""
+        """The id to start from if there is no context, (1,). It is the end of a document; in a
+        corpus without documents a line break; without line breaks, the first id of the training
+        part."""
         if self.whole.has_documents:
             import torch
 
@@ -143,17 +144,18 @@ class Corpus:
         return self.encode("\n" if "\n" in self.symbols else self.decode(self.train[:1]))[:1]
 
     def encode(self, text: str) -> "Tensor":
-        """Map a text to ids (n,); CorpusError for a symbol that the tokenizer cannot write."""
+        """Map a text to ids (n,). Raises CorpusError for a symbol that the tokenizer lacks."""
         import torch
 
         return torch.from_numpy(self.tokenizer.encode(text).astype(np.int64))
 
     def decode(self, ids: "Tensor | Ids") -> str:
-        """Map ids (n,) back to text; the end of a document becomes a blank line."""
+        """Map ids (n,) back to text. The end of a document becomes a blank line."""
         return self.tokenizer.decode(np.asarray(ids.cpu() if hasattr(ids, "cpu") else ids))
 
     def require_length(self, block_size: int) -> None:
-        """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
+        """Raise CorpusError unless every part is long enough for a window of `block_size` and its
+        targets."""
         for part in PARTS:
             length = np.diff(self.ends[part], prepend=0).max(initial=0)
             if length <= block_size:
@@ -161,8 +163,8 @@ class Corpus:
                 if self.whole.lengths:
                     of = " of its longest file"
                     remedy = (
-                        f"join files, or, if there are {split.FEWEST} or more, take "
-                        "corpus.tokenizer bytes, whose windows go on over files"
+                        f"join files, or, if there are {split.FEWEST} or more, use "
+                        "corpus.tokenizer bytes: its windows may span several files"
                     )
                 raise CorpusError(
                     f"{self.name}: too short: the {part} part has {length} {self.unit}{of} and "
@@ -173,14 +175,15 @@ class Corpus:
 def load_corpus(config: CorpusConfig) -> Corpus:
     """Find, verify, split and encode a corpus.
 
-    Raises CorpusError if a known one cannot be downloaded; if a file is no text, has no documents,
-    is too short or is not UTF-8; or if the held-out part has a symbol that the training part lacks.
+    Raises CorpusError if a known corpus cannot be downloaded; if a file is not a text, has no
+    documents, is too short or is not UTF-8; or if the held-out part has a symbol that the training
+    part lacks.
     """
     try:
         if config.source in KNOWN:
             return _one_text(config, config.source, _known_text(config.source))
         path = find(config.source)
-        # Neither: a device or a pipe, which may never end.
+        # Neither a file nor a folder: a device or a pipe, which may never end.
         if path is None or not (path.is_file() or path.is_dir()):
             fault = f"is neither a text file, nor a folder, nor a known corpus ({', '.join(KNOWN)})"
             raise CorpusError(f"corpus.source: '{config.source}' {fault}; give a path")
@@ -207,29 +210,29 @@ KNOWN = {
         "lib/data of the repository",
     ),
 }
-"""Name → its file, the file's SHA-256, and its origin.
+"""Name → the corpus's file, the SHA-256 of the file, and its origin.
 
-`synthetic` is a play that a probabilistic grammar wrote; `papers/embedding-norm/synthetic_text.py`
-writes it again, and computes its exact entropy. Its file is beside this one, compressed by bz2. It
-has no suffix `.bz2`, because Kaggle would unpack it."""
+`synthetic` is a play that a probabilistic grammar wrote. `papers/embedding-norm/synthetic_text.py`
+writes the same play again, and computes its exact entropy. The file is in this folder, compressed
+by bz2. It has no suffix `.bz2`, because Kaggle would unpack it."""
 
 
 def _known_text(name: str) -> Path:
-    """Find a known text: beside this file, at a place for corpora, or after a download to `data/`
-    (pooch shows a progress bar, checks the hash, and then moves it into place)."""
+    """Find a known text in this folder or in `corpus_places`; otherwise download it to `data/`.
+    (pooch shows a progress bar, checks the hash, and then moves the file into place.)"""
     file_name, file_hash, url = KNOWN[name]
     folder = (output_root() / "data").resolve()
     for path in [Path(__file__).with_name(file_name), *corpus_places(file_name)]:
-        if path.is_file() and sha256(path) == file_hash:  # not another text of the same name
+        if path.is_file() and sha256(path) == file_hash:  # another text may have the same name
             return path
     try:
-        import pooch  # here, because Kaggle's images without internet may lack it
+        import pooch  # imported here because Kaggle's images, without internet, may lack it
 
         pooch.get_logger().setLevel("WARNING")
         return Path(pooch.retrieve(url, file_hash, file_name, folder, progressbar=True))
     except Exception as error:
         raise CorpusError(
-            f"{name}: no file with SHA-256 {file_hash[:12]}… is here or was downloaded "
+            f"{name}: no file with SHA-256 {file_hash[:12]}… was found or downloaded "
             f"({type(error).__name__}). Put it at {relative(folder / file_name)} (from {url}); "
             f"attach a Kaggle input with {file_name}; or set corpus.source to a text file's path"
         ) from error
@@ -241,14 +244,14 @@ def plain(text: str) -> str:
 
 
 def _blocks(file: Path, name: str) -> Iterator[str]:
-    """Read a text after `plain`, some of it at a time. CorpusError if it is not UTF-8."""
+    """Yield a text after `plain` in blocks. Raises CorpusError if it is not UTF-8."""
     is_packed = file.name == KNOWN["synthetic"][0]
     with (
         bz2.open(file) if is_packed else file.open("rb") as data,
         io.TextIOWrapper(data, encoding="utf-8") as text,
     ):
         try:
-            while block := text.read(_BLOCK):  # \r\n is read as \n, also across two blocks
+            while block := text.read(_BLOCK):  # \r\n is read as \n, even across two blocks
                 yield plain(block)
         except UnicodeDecodeError as error:
             place = data.tell() - len(error.object) + error.start
@@ -257,7 +260,8 @@ def _blocks(file: Path, name: str) -> Iterator[str]:
 
 
 def _text_hash(file: Path, name: str) -> str:
-    """Hash a text after `plain`; of Parquet, its bytes. CorpusError if a text is not UTF-8."""
+    """Hash a text after `plain`, or the bytes of a Parquet file. Raises CorpusError if a text is
+    not UTF-8."""
     if _suffix(file) == ".parquet":
         return sha256(file)
     hashed = hashlib.sha256()
@@ -267,13 +271,13 @@ def _text_hash(file: Path, name: str) -> str:
 
 
 def _kept_hash(name: str, files: list[Path], make: Callable[[], str]) -> str:
-    """Return the hash of texts that `make` computes. It takes seconds for each gigabyte, so it is
-    kept for as long as their files have the same sizes and times. (No program can set back the time
-    of a change.)"""
+    """Return the hash of texts that `make` computes. Hashing takes seconds per gigabyte, so the
+    hash is cached as long as the files have the same sizes and times. (No program can set back the
+    time of a change.)"""
     stats = [(str(file.resolve()), file.stat()) for file in files]
     state = [[path, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for path, s in stats]
     if time.time_ns() < max(s.st_ctime_ns for _, s in stats) + 2e9:
-        return make()  # soon after a change, another one may be of the same time
+        return make()  # another change may follow so soon that it gets the same time
     _, index = cached("hashes", name, state, lambda _: {"sha256": make()})
     return str(index["sha256"])
 
@@ -286,7 +290,7 @@ def _one_text(config: CorpusConfig, name: str, file: Path) -> Corpus:
 
     key = sha256_now()
     in_characters = config.tokenizer == "characters"
-    # A symbol that stands only in what is not measured does no harm.
+    # A symbol does no harm if it occurs only in held-out text that is not measured.
     most = config.measured_characters if in_characters else None
 
     def prepare() -> Texts:
@@ -307,7 +311,7 @@ def _one_text(config: CorpusConfig, name: str, file: Path) -> Corpus:
             for text in train(heldout) if in_characters else pieces(train(heldout)):
                 yield Piece("train", name, text)
             rest = "".join(heldout)
-            heldout.clear()  # a tenth of a long text is long
+            heldout.clear()  # free memory: a tenth of a long text is long
             for part, own in split.halves(rest).items():
                 for text in [own[:most]] if in_characters else pieces([own]):
                     yield Piece(part, name, text)
@@ -326,14 +330,14 @@ def _one(file: Path) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[Any]:
-    """Yield the field `text` of each line of JSON; None where it has none."""
+    """Yield the field `text` of each line of JSON; None if a line has none."""
     with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 try:
                     document = json.loads(line)
                 except ValueError as error:
-                    raise ValueError(f"line {number} is no JSON: {error}") from None
+                    raise ValueError(f"line {number} is not JSON: {error}") from None
                 yield document.get("text") if isinstance(document, dict) else None
 
 
@@ -354,14 +358,14 @@ _READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
 
 
 def _suffix(file: Path) -> str:
-    """Return a file's suffix in lower case; for a broken link its name."""
+    """Return a file's suffix in lower case; for a broken link, its name."""
     return file.suffix.lower() if file.is_file() else file.name
 
 
 def _document_files(path: Path) -> list[Path]:
-    """List the files of a folder, or the one file of JSON lines or Parquet. The list is empty for
-    any other file, which is a single text. CorpusError for a folder with files of several kinds, or
-    with a link to another folder.
+    """List the document files of a path: all files of a folder, or one file of JSON lines or
+    Parquet. The list is empty for any other file, because that is a single text. Raises CorpusError
+    for a folder with files of several kinds, or with a link to another folder.
     """
     if path.is_file():
         return [path] if _suffix(path) in _READERS and _suffix(path) != ".txt" else []
@@ -381,18 +385,18 @@ def _document_files(path: Path) -> list[Path]:
 def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
     """Split and encode documents, or a folder of texts: see `lib.data.split`.
 
-    Read in characters, each document or file ends with a blank line, and no question of the suite
-    reaches across it. No window reaches from one file into another. Windows do reach from one
+    With the tokenizer `characters`, each document or file ends with a blank line, and no question
+    of the suite spans it. No window reaches from one file into another. Windows do reach from one
     document into the next, because many documents are shorter than a window.
     """
     name = path.name
     are_files = _suffix(files[0]) == ".txt"
-    # File names may hold bytes that are no UTF-8; these are escaped.
+    # File names may contain bytes that are not UTF-8; these are escaped.
     named = {
         os.fsencode(file.relative_to(path.parent)).decode("utf-8", "backslashreplace"): file
         for file in files
     }
-    # Documents are held out by file, texts by folder.
+    # The source of a document is its file; the source of a text is its folder.
     sources = {file: str(Path(file).parent) if are_files else file for file in named}
 
     def sha256_now() -> str:
@@ -440,7 +444,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
     whole = tokenize(
         name,
-        digest([key, config.measured_characters]),  # of held-out documents no more is tokenized
+        digest([key, config.measured_characters]),  # held-out documents are tokenized only so far
         config.tokenizer,
         prepare,
         has_documents=not in_characters,
@@ -450,19 +454,19 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
 
 
 def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
-    """Yield all documents that are not empty, in order, as (name of the file, text after `plain`).
-    CorpusError, naming the file, for one that cannot be read."""
+    """Yield all documents that are not empty, in order, as (file name, text after `plain`). Raises
+    CorpusError, with the file's name, if a document cannot be read."""
     for name, file in files.items():
         try:
-            # Not by `datasets`, which takes a path for a pattern, and may read other files.
+            # Not with `datasets`: it takes a path for a pattern, and may read other files.
             for text in _READERS[_suffix(file)](file):
                 if not isinstance(text, str):
-                    raise ValueError("not every document has a 'text' that is one")
+                    raise ValueError("a document has no 'text', or its 'text' is not a string")
                 text.encode()  # raises for half of a surrogate pair
                 text = plain(text)
                 if text:
                     yield name, text
-        except Exception as error:  # readers raise many kinds
+        except Exception as error:  # readers raise many kinds of errors
             reason = " ".join(str(error).split())[:200]
             raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
 
@@ -471,8 +475,8 @@ def _read(files: dict[str, Path]) -> Iterator[tuple[str, str]]:
 
 
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
-    """Cut a tokenized corpus to what a run reads. Of the training part that is the first `fraction`
-    of each file, or of all documents together; of dev and test, the tokens that end within the
+    """Cut a tokenized corpus to the part that a run reads: the first `fraction` of each training
+    file, or of all training documents together; and of dev and test, the tokens that end within the
     first `measured_characters`."""
     lengths = whole.lengths or {part: [len(ids)] for part, ids in whole.parts.items()}
     ends = {part: np.cumsum(of, dtype=np.int64) for part, of in lengths.items()}
@@ -492,7 +496,7 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     ends["train"] = np.cumsum(kept, dtype=np.int64)
     heldout = []
     for part in ("dev", "test"):
-        # At most five tokens per character: four bytes, and the end of a document.
+        # A character takes at most five tokens: four bytes, and the end of a document.
         ids = whole.parts[part][: 5 * config.measured_characters].astype(np.int64)
         characters = whole.tokenizer.characters[ids].cumsum()
         n = np.searchsorted(characters, config.measured_characters, side="right")
@@ -506,14 +510,14 @@ def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
 
 
 def windows_before(ends: Lengths, block_size: int) -> Lengths:
-    """Count the windows (`block_size` ids and the one after) that lie within one file, cumulated
-    over the files of a part, which end at `ends`: (files,)."""
+    """Count the windows (`block_size` ids and the next one) that lie within one file. Return the
+    cumulative counts over the files of a part, (files,). The files end at `ends`."""
     return (np.diff(ends, prepend=0) - block_size).clip(min=0).cumsum()
 
 
 def window_starts(ends: Lengths, block_size: int, numbers: Lengths) -> Lengths:
-    """Number all windows that `windows_before` counts, 0, 1, …; return where those with these
-    numbers start."""
+    """Return the start of each window in `numbers`. The windows that `windows_before` counts are
+    numbered 0, 1, … in order."""
     before = windows_before(ends, block_size)
     file = np.searchsorted(before, numbers, side="right")
     # before[file] - 1 is the last window of the file, which starts at its end - block_size - 1.
@@ -523,8 +527,8 @@ def window_starts(ends: Lengths, block_size: int, numbers: Lengths) -> Lengths:
 def sample_batch(
     ids: Ids, ends: Lengths, batch_size: int, block_size: int, generator: "torch.Generator"
 ) -> "tuple[Tensor, Tensor]":
-    """Draw random windows of a part's ids (n,), each within one of the files that end at `ends`.
-    Return inputs and targets, the next tokens: (B, T) each."""
+    """Draw random windows from a part's ids (n,), each within one of the files that end at `ends`.
+    Return inputs and targets (the next tokens), (B, T) each."""
     import torch
 
     n = int(windows_before(ends, block_size)[-1])
@@ -536,7 +540,7 @@ def sample_batch(
 
 
 def evenly_spaced_windows(ids: Ids, ends: Lengths, n: int, block_size: int) -> "Tensor":
-    """Return `n` windows of a part's ids, evenly spaced over all that it has: (n, T + 1)."""
+    """Return `n` windows of a part's ids, evenly spaced over all its windows: (n, T + 1)."""
     import torch
 
     last = windows_before(ends, block_size)[-1] - 1

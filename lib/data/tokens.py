@@ -1,7 +1,8 @@
 """Tokenizers, and token ids on the disk.
 
-A token is a character, a byte, or several bytes in a row: byte-pair encoding (Sennrich et al. 2016,
-arXiv 1508.07909) as in GPT-2, by Hugging Face's `tokenizers`. Ids count from 0.
+A token is a character, a byte, or a sequence of bytes. Sequences come from byte-pair encoding
+(Sennrich et al. 2016, arXiv 1508.07909) as in GPT-2, computed by Hugging Face's `tokenizers`. Ids
+count from 0.
 """
 
 import json
@@ -26,26 +27,26 @@ from lib.data.cache import cached
 from lib.data.split import PARTS, Piece, Pieces
 
 Ids = NDArray[np.integer[Any]]
-"""Token ids (n,). Long arrays have the smallest type that holds the vocabulary: see `narrow`."""
+"""Token ids (n,). Long arrays use the smallest dtype that holds the vocabulary: see `narrow`."""
 MAX_LENGTH = 2**24
-"""Most characters that are tokenized at once: byte pairs take 150 bytes of memory for each."""
+"""Most characters that are tokenized at once: BPE takes 150 bytes of memory per character."""
 MAX_LEARNED = 2**27
-"""Characters. Of a longer text, bpe-<size> is learned from a sample of about so many."""
+"""If a text has more characters than this, bpe-<size> is learned from a sample of about so many."""
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 END_OF_DOCUMENT = "\x03"
-"""Stands for the end of a document in lists of symbols (ASCII: end of text). Decoded, the end of a
-document is a blank line."""
+"""The symbol of the token that ends a document (ASCII: end of text). The token itself decodes to a
+blank line."""
 _END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|im_end|>")
-"""How known tokenizers name the token that ends a document. Ours use the first name."""
+"""Names that known tokenizers give the token that ends a document. Ours use the first name."""
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [b for b in range(256) if b not in _PRINTABLE]
 BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
-"""How GPT-2 writes bytes in a vocabulary, character → byte. Printable bytes are written as they
-are, the others as characters from U+0100 on."""
+"""Character → the byte that GPT-2 writes as this character in a vocabulary. A printable byte is
+written as itself, any other as a character from U+0100 on."""
 
 
 _SLICE = 2**20
-"""Characters that are looked up at once."""
+"""Characters that are encoded, or tokens that are decoded, at once."""
 
 
 class CorpusError(UserError):
@@ -53,23 +54,23 @@ class CorpusError(UserError):
 
 
 class Characters:
-    """A tokenizer with a token for each character that occurs in a text, in sorted order."""
+    """A tokenizer with one token per character that occurs in a text, in sorted order."""
 
     sha256 = end_of_document = end_name = None
-    """There is no file, and no token that ends a document."""
+    """There is no tokenizer file, and no token that ends a document."""
 
     def __init__(self, symbols: Iterable[str]) -> None:
         self.symbols = "".join(sorted(set(symbols)))
         """The character of each id, (V,)."""
         self.characters = np.ones(len(self.symbols), np.int64)
-        """How many characters each id writes, (V,)."""
+        """How many characters each id decodes to, (V,)."""
         self._codes = np.array([*map(ord, self.symbols)], "<u4")
-        self._ids = np.full(0x110000, -1, np.int32)  # by Unicode code; -1: no token
+        self._ids = np.full(0x110000, -1, np.int32)  # Unicode code → id; -1: no token
         self._ids[self._codes] = np.arange(len(self.symbols))
 
     def encode(self, text: str, where: str = "") -> Ids:
-        """Encode a text as ids (n,); CorpusError for a character that has no token, which says
-        `where` it is."""
+        """Encode a text as ids (n,). Raises CorpusError for a character without a token; the
+        message says `where` the character is."""
         ids = np.empty(len(text), narrow(len(self.symbols)))
         start = 0
         for codes in _codes(text):
@@ -77,7 +78,7 @@ class Characters:
             if (found < 0).any():
                 unseen = sorted(set(text).difference(self.symbols))
                 fault = f"symbol {', '.join(map(repr, unseen[:5]))} was unseen in training{where}"
-                raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or take bytes")
+                raise CorpusError(f"corpus.tokenizer: {fault}; remove it, or use bytes")
             ids[start : start + len(found)] = found
             start += len(found)
         return ids
@@ -87,7 +88,7 @@ class Characters:
         return self._codes[ids].tobytes().decode("utf-32-le")
 
     def to_json(self) -> str:
-        """Return a `tokenizer.json` of Hugging Face that gives the same ids for the same text."""
+        """Return a Hugging Face `tokenizer.json` that gives the same ids for the same text."""
         peer = Peer(models.WordLevel({symbol: i for i, symbol in enumerate(self.symbols)}))
         peer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         peer.decoder = decoders.Fuse()
@@ -95,22 +96,22 @@ class Characters:
 
 
 def _codes(text: str) -> Iterator[NDArray[np.uint32]]:
-    """Yield the Unicode codes of a text (n,), a slice at a time: they take four bytes each."""
+    """Yield the Unicode codes of a text (n,) slice by slice, because each takes four bytes."""
     for start in range(0, len(text), _SLICE):
         part = text[start : start + _SLICE]
         yield np.frombuffer(part.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 def narrow(vocab_size: int) -> np.dtype[Any]:
-    """Return the smallest unsigned type that holds all ids of a vocabulary."""
+    """Return the smallest unsigned dtype that holds all ids of a vocabulary."""
     return np.min_scalar_type(vocab_size - 1)
 
 
 class BytePairs:
-    """A tokenizer whose tokens are bytes and sequences of them, read from a `tokenizer.json`.
+    """A tokenizer with bytes and sequences of bytes as tokens, read from a `tokenizer.json`.
 
-    Raises CorpusError for a file that is no tokenizer, that does not work on bytes, or that has no
-    token for the end of a document. The message names `where` it came from.
+    Raises CorpusError if the file is not a tokenizer, does not work on bytes, or has no token that
+    ends a document. The message says `where` the file came from.
     """
 
     def __init__(self, content: str, where: str) -> None:
@@ -124,9 +125,9 @@ class BytePairs:
             if not ends:
                 raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
         except Exception as error:  # the library raises nothing narrower
-            fault = f"{where} is no tokenizer.json that can be used: {error}"
+            fault = f"{where} is not a tokenizer.json that can be used: {error}"
             raise CorpusError(f"corpus.tokenizer: {fault}") from None
-        # If a text contains "<|endoftext|>", these are ordinary characters.
+        # "<|endoftext|>" in a text is read as ordinary characters.
         self._peer.encode_special_tokens = True
         self._peer.no_truncation()
         self._peer.no_padding()
@@ -137,15 +138,14 @@ class BytePairs:
         self.tokens = [b""] * (max(vocabulary.values()) + 1)
         """The bytes of each id; b"" for the end of a document."""
         self.end_of_document = vocabulary.pop(self.end_name)
-        added = (
-            self._peer.get_added_tokens_decoder()
-        )  # their names are plain text, not BYTE_SYMBOLS
+        # Names of added tokens are plain text, not BYTE_SYMBOLS.
+        added = self._peer.get_added_tokens_decoder()
         for token, i in vocabulary.items():
             in_bytes = i not in added and BYTE_SYMBOLS.keys() >= {*token}
             self.tokens[i] = bytes(BYTE_SYMBOLS[c] for c in token) if in_bytes else token.encode()
         self.symbols = [token.decode("utf-8", "replace") for token in self.tokens]
         self.symbols[self.end_of_document] = END_OF_DOCUMENT
-        # Unicode characters that begin in a token: a byte 0b10xxxxxx continues one.
+        # How many Unicode characters begin in each token. A byte 0b10xxxxxx continues a character.
         self.characters = np.array([sum(b & 0xC0 != 0x80 for b in token) for token in self.tokens])
 
     def encode(self, text: str) -> Ids:
@@ -153,32 +153,32 @@ class BytePairs:
         return np.array(self.encode_all([text])[0], np.int64)
 
     def encode_all(self, texts: list[str]) -> Sequence[Sequence[int] | Ids]:
-        """Encode several texts, on all cores. CorpusError for a text that cannot be encoded, or
-        whose ids do not decode to the same text; it names the first symbol that is lost."""
+        """Encode several texts on all cores. Raises CorpusError for a text that cannot be encoded,
+        or that decodes to another text; the message names the first symbol that is lost."""
         longest = max((len(text) for text in texts), default=0)
         if longest > MAX_LENGTH:
             fault = f"{longest:,} characters in a row without a space, or in one document"
-            raise CorpusError(f"corpus.source: {fault}; part them: {MAX_LENGTH:,} are the most")
-        if self._where == "bytes":  # the library takes 400 times as long for the same
+            raise CorpusError(f"corpus.source: {fault}; split them: at most {MAX_LENGTH:,} fit")
+        if self._where == "bytes":  # the library gives the same ids in 400 times the time
             return [np.frombuffer(text.encode(), np.uint8) for text in texts]
         try:
             encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a panic in Rust, over a regex say, is not an Exception
-            raise CorpusError(f"corpus.tokenizer: cannot write this text: {error}") from None
+        except BaseException as error:  # a panic in Rust (over a regex, say) is not an Exception
+            raise CorpusError(f"corpus.tokenizer: cannot encode this text: {error}") from None
         all_ids = [encoding.ids for encoding in encodings]
         for text, ids in zip(texts, all_ids, strict=True):
             if b"".join([self.tokens[i] for i in ids]) != text.encode():
                 pairs = zip_longest(text, self.decode(np.array(ids)), fillvalue="")
                 lost = next((symbol for symbol, read in pairs if symbol != read), "\ufffd")
-                fault = f"{self._where} loses text: {lost!r} does not come back; take another"
+                fault = f"{self._where} loses text: {lost!r} is lost in decoding; use another one"
                 raise CorpusError(f"corpus.tokenizer: {fault}, or bpe-<size>")
         return all_ids
 
     def decode(self, ids: Ids) -> str:
-        """Decode ids (n,) to text. Bytes that are no UTF-8 become �, ends of documents blank
-        lines."""
+        """Decode ids (n,) to text. Invalid UTF-8 becomes �, the end of a document becomes a blank
+        line."""
         written = self.tokens.copy()
         written[self.end_of_document] = b"\n\n"
         slices = (ids[start : start + _SLICE].tolist() for start in range(0, len(ids), _SLICE))
@@ -194,19 +194,20 @@ Tokenizer = Characters | BytePairs
 
 
 def read_tokenizer(name: str) -> str:
-    """Read a `tokenizer.json`. CorpusError if it is not there."""
+    """Read a `tokenizer.json`. Raises CorpusError if it is not there."""
     file = find(name)
     if file is None or not file.is_file():
         remedy = "give characters, bytes, bpe-<size> or the path of a tokenizer.json"
-        raise CorpusError(f"corpus.tokenizer: '{name}' is no file; {remedy}")
+        raise CorpusError(f"corpus.tokenizer: there is no file '{name}'; {remedy}")
     return file.read_text("utf-8", "replace")
 
 
 def learn(tokenizer: str, train: Iterable[str]) -> str:
-    """Return the `tokenizer.json` of `bytes`, or of `bpe-<size>` learned from texts; of
-    `characters`, those that occur. CorpusError if the texts give fewer tokens than that."""
+    """Learn a tokenizer from texts. Return its `tokenizer.json`; for `characters`, return all
+    characters that occur in the texts. Raises CorpusError if the texts give too few tokens for
+    `bpe-<size>`."""
     if tokenizer == "characters":
-        occurs = np.zeros(0x110000, np.bool_)  # by Unicode code
+        occurs = np.zeros(0x110000, np.bool_)  # Unicode code → whether it occurs
         for text in train:
             for codes in _codes(text):
                 occurs[codes] = True
@@ -220,14 +221,14 @@ def learn(tokenizer: str, train: Iterable[str]) -> str:
     peer.train_from_iterator(train, size, 0, special_tokens=[_END_NAMES[0]], show_progress=False)
     learned = peer.get_vocab_size()
     if learned < size:
-        fault = f"{tokenizer} is too large: the training part gives {learned} tokens; take fewer"
+        fault = f"{tokenizer} is too large: the training part gives {learned} tokens; use fewer"
         raise CorpusError(f"corpus.tokenizer: {fault}")
     return str(peer.to_str())
 
 
 def token_class(symbol: str) -> str:
-    """Return the class of a symbol, one of `TOKEN_CLASSES`. White space around it does not count.
-    Whatever is of no other class is punctuation, also a part of a character."""
+    """Return the class of a symbol, one of `TOKEN_CLASSES`, without white space around it. Anything
+    that fits no other class counts as punctuation, even part of a character."""
     if symbol in (END_OF_DOCUMENT, "\x04"):  # ASCII: end of text, end of transmission
         return "end of document"
     if symbol.isspace():
@@ -241,29 +242,29 @@ def token_class(symbol: str) -> str:
 # ---- on the disk
 
 _BATCH = 2**20
-"""Characters after which a batch of texts is tokenized."""
+"""A batch of texts is tokenized as soon as it has this many characters."""
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 
 
 class Texts(NamedTuple):
-    """All texts of a corpus, to be encoded."""
+    """All texts of a corpus, before they are encoded."""
 
     read: Pieces
     n_characters: int
     held_out: str
     have_changed: Callable[[], bool]
-    """Whether they are no longer those that were hashed."""
+    """Returns whether the texts have changed since they were hashed."""
 
 
 def pieces(blocks: Iterable[str]) -> Iterator[str]:
-    """Cut a long text, which comes in blocks, into pieces whose tokens, joined, are those of the
-    text. A cut is before a space between letters or digits: there GPT-2's pattern, and those after
-    it, begin a word."""
+    """Cut a long text, given in blocks, into pieces that can be tokenized one by one: their tokens
+    together are the tokens of the whole text. Cut only before a space between letters or digits,
+    because there GPT-2's pattern, and those of later models, begin a word."""
     rest = ""
     for block in blocks:
         *whole, rest = _PIECE.findall(rest + block) or [""]
         yield from whole
-        if len(rest) > MAX_LENGTH:  # which is refused
+        if len(rest) > MAX_LENGTH:  # `encode_all` will refuse it
             break
     yield rest
 
@@ -273,17 +274,18 @@ class Tokenized(NamedTuple):
 
     tokenizer: Tokenizer
     parts: dict[str, Ids]
-    """train, dev and test, (n,) each, memory-mapped. Read in characters, dev and test are only what
-    is measured."""
+    """train, dev and test, (n,) each, memory-mapped. With the tokenizer `characters`, dev and test
+    hold only the text that is measured."""
     n_characters: int
-    """Of the whole text."""
+    """Length of the whole text."""
     has_documents: bool
     """Whether a token ends each document. If not, the corpus is one text."""
     held_out: str
-    """What is held out, in words; and how much a vocabulary was learned from, if not from all."""
+    """A description of the held-out text. If the vocabulary was learned from a sample, it also
+    gives the size of the sample."""
     lengths: dict[str, list[int]]
-    """For a folder of texts that is read in characters: part → length of each file in it. No window
-    reaches from one file into the next. Empty for one text, and for documents."""
+    """Part → length of each file in it, for a folder of texts with the tokenizer `characters`. No
+    window reaches from one file into the next. Empty for a single text, and for documents."""
 
 
 def tokenize(
@@ -295,12 +297,13 @@ def tokenize(
     has_documents: bool = False,
     in_files: bool = False,
 ) -> Tokenized:
-    """Read the ids of a corpus from `data/tokens/`, or write them first: see `cached`. `key` is a
-    hash of its texts, which `prepare` returns. `has_documents` and `in_files` (whether they have
-    `lengths`) are as in `Tokenized`.
+    """Encode a corpus, or read its ids from `data/tokens/` if it was encoded before (see `cached`).
+
+    `prepare` returns the texts, and `key` is a hash of them. `has_documents` is as in `Tokenized`.
+    With `in_files`, the result has `lengths`.
 
     Raises CorpusError for a tokenizer that does not exist or cannot encode the texts, and OSError
-    if the ids cannot be kept.
+    if the ids cannot be written.
     """
     content = read_tokenizer(tokenizer) if tokenizer.endswith(".json") else ""
 
@@ -314,13 +317,13 @@ def tokenize(
         held_out = texts.held_out
         if tokenizer.startswith("bpe-") and texts.n_characters > MAX_LEARNED:
             share = MAX_LEARNED / texts.n_characters
-            # By the golden ratio: a fixed step could keep meeting the same kind of text.
+            # Spread by the golden ratio. A fixed step could keep hitting the same kind of text.
             train = (text for i, text in enumerate(train) if i * 0.6180339887498949 % 1 < share)
             held_out += f"; {tokenizer} was learned from {share:.1%} of the rest, evenly spread"
         vocabulary = content or learn(tokenizer, train)
         lengths = _write(texts.read(), made(vocabulary), folder, has_documents=has_documents)
         if texts.have_changed():
-            raise CorpusError(f"{name}: was changed while it was read; start again")
+            raise CorpusError(f"{name}: it changed while it was read; start again")
         return {
             "vocabulary": vocabulary,
             "n_characters": texts.n_characters,
@@ -336,15 +339,15 @@ def tokenize(
 
 
 def mapped(file: Path, dtype: np.dtype[Any]) -> Ids:
-    """Map a file of ids into memory, where it is read when it is asked for. An empty one cannot be
-    mapped."""
+    """Memory-map a file of ids, so that it is read only as far as it is needed. An empty file
+    cannot be mapped; it gives an empty array."""
     if file.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(file, dtype, "r").view(np.ndarray)  # slices of a memmap take twice as long
 
 
 def _batches(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Group texts into batches that are bounded in characters, as memory is."""
+    """Group texts into batches of about `_BATCH` characters, to bound the memory."""
     batch = []
     n_characters = 0
     for piece in texts:
@@ -367,7 +370,8 @@ def _encode(batch: list[Piece], tokenizer: Tokenizer) -> Iterable[Sequence[int] 
 def _write(
     texts: Iterator[Piece], tokenizer: Tokenizer, folder: Path, *, has_documents: bool
 ) -> dict[str, list[int]]:
-    """Write the ids of texts to a file for each part. Return part → number of ids of each file."""
+    """Encode texts and write the ids of each part to a file. Return part → how many ids each text
+    file in it has."""
     dtype = narrow(len(tokenizer.symbols))
     end = np.array([tokenizer.end_of_document] if has_documents else [], dtype).tobytes()
     lengths: dict[str, Counter[str]] = {part: Counter() for part in PARTS}

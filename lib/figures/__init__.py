@@ -1,4 +1,4 @@
-"""What is drawn, from tables that `lib.stats` made.
+"""Figures, drawn from the tables of `lib.stats`.
 
 Imports `lib.config`, `lib.results` and `lib.stats`, and no torch. Start reading at `study`.
 """

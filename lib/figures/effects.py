@@ -1,7 +1,7 @@
 """Figures of effects: how results depend on the variant and on the levels of the other factors.
 
-Each function takes tidy data and an `ax`, draws on it, and returns it. Diverged runs have no
-number, so a cross at the edge counts them.
+Each function takes tidy data and an `ax`, draws on the `ax`, and returns it. Diverged runs have no
+number to draw, so a cross at the edge counts them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,16 @@ from lib.config.schema import Level
 from lib.figures.style import Variant, dodged, line, log_if_wide, name_ticks, table_looks
 
 WORSE, BETTER, NEITHER = "#B2182B", "#2166AC", "0.3"
-"""Colours of a difference."""
+"""Colours of differences."""
 
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
-    """Draw a forest plot of differences in a measure, the first row on top: a mark at `mean_delta`
-    and a bar over the t interval, with the row's `label` at its left and its `value` at its right.
-    Marks are filled if `decided`, else hollow; red if `gain` is negative, blue if it is positive. A
-    row without a number gets a cross at the edge."""
+    """Draw a forest plot of differences in a measure, with the first row on top.
+
+    Each row has a mark at `mean_delta` and a bar over the t interval, its `label` at the left, and
+    its `value` at the right. A mark is filled if `decided`, else hollow. It is red if `gain` is
+    negative, and blue if it is positive. A row without a number gets a cross at the edge.
+    """
     ax.axvline(0, color="0.5", linewidth=0.8)
     across = ax.get_yaxis_transform()
     for y, row in enumerate(table.to_dict("records")):
@@ -46,8 +48,8 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 
 
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
-    """Draw one line per seed across variants, so that paired differences show as slopes, and each
-    variant's mean as a bar. Diverged runs are gaps."""
+    """Draw one line per seed across variants, and a bar at the mean of each variant. So paired
+    differences show as slopes. A diverged run leaves a gap."""
     styles = table_looks(runs)
     table = runs.pivot(index="seed", columns="variant", values=measure)[[*styles]]
     ax.plot(range(len(styles)), table.to_numpy().T, color="0.7", linewidth=0.8, zorder=1)
@@ -64,9 +66,10 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 
 
 def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw accuracy normalised to chance (0 is guessing, 1 is all correct) per task and number of
-    shots: a mark per variant at the mean over seeds, and a bar from the lowest to the highest."""
-    from seaborn import pointplot  # takes a second to import; only this figure needs it
+    """Draw accuracy per task and number of shots, normalised to chance (0 is guessing, 1 is all
+    correct). Each variant has a mark at its mean over seeds, and a bar from the lowest to the
+    highest seed."""
+    from seaborn import pointplot  # takes a second to import, and only this figure needs it
 
     names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     looks = table_looks(tasks)
@@ -95,8 +98,8 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
 def interaction(
     runs: pd.DataFrame, measure: str, factor: str, levels: Sequence[Level], ax: Axes
 ) -> Axes:
-    """Draw a measure over the levels of a factor, evenly spaced. Each variant has a line through
-    its means, a band from the lowest to the highest seed, and a point per seed."""
+    """Draw a measure over the levels of a factor, which are evenly spaced. Each variant has a line
+    through its means, a band from the lowest to the highest seed, and a point per seed."""
     for look, offset, part in by_level(runs, factor, levels):
         seeds = part.groupby("place")[measure]
         x = seeds.mean().index + offset
@@ -114,7 +117,7 @@ def differences(
     table: pd.DataFrame, measure: str, factor: str, levels: Sequence[Level], ax: Axes
 ) -> Axes:
     """Draw the mean paired difference from the baseline, with its t interval, over the levels of a
-    factor, with a line at zero. `table` has the contrasts of 03_analysis, each of an arm with its
+    factor. A line marks zero. `table` has the contrasts of 03_analysis, each between an arm and its
     own baseline. Crosses count pairs that were dropped because a run diverged."""
     ax.axhline(0, color="0.5", linewidth=0.8, gid="baseline")
     for look, offset, part in by_level(table, factor, levels):
@@ -131,10 +134,10 @@ def differences(
 def by_level(
     table: pd.DataFrame, factor: str, levels: Sequence[Level]
 ) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
-    """Yield each variant's look, the offset of its marks, and its rows, sorted by a new column
-    `place`: the index of the row's level among the levels."""
+    """Yield each variant's look, the offset of its marks, and its rows. The rows have a new column
+    `place`, the index of their level in `levels`, and are sorted by it."""
     order = list(levels)
-    own = [None if pd.isna(level) else level for level in table[factor]]  # pandas made None NaN
+    own = [None if pd.isna(level) else level for level in table[factor]]  # pandas made NaN of None
     table = table.assign(place=[order.index(level) for level in own])
     for look, offset, part in dodged(table, min(0.6, 0.06 * table["variant"].nunique())):
         yield look, offset, part.sort_values("place", kind="stable")

@@ -1,8 +1,9 @@
-"""The figures of a study, as 04_figures shows them: each laid out over the study's settings.
+"""The figures of a study in 04_figures, each laid out over the study's settings.
 
-The levels of the first factor are compared; those of the others make the settings. To add a figure,
-write a method that yields a `Layout` if the study has what it needs, and name it in
-`StudyFigures.applicable`. Its docstring is shown above the figure: say what to look for.
+The levels of the first factor are compared. The levels of the other factors make the settings.
+
+To add a figure, write a method that yields a `Layout` if the study has the data for it, and add it
+to `StudyFigures.applicable`. Its docstring is shown above the figure, so say what to look for.
 """
 
 import inspect
@@ -31,21 +32,21 @@ from lib.stats.opening import compared, loss_first
 from lib.stats.tables import REFERENCES
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
-"""Row of panels → its table, and the function that draws a part of the table on an `ax`."""
+"""Row of panels → its table, and the function that draws part of the table on an `ax`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a figure draws, and how its panels are arranged."""
+    """The content of a figure, and how its panels are arranged."""
 
     name: str
     rows: Rows
     height: float = 1.6
-    """Of a row, in inches."""
+    """Height of a row, in inches."""
     by: str = "setting"
-    """The column of the tables whose values are the columns of panels."""
+    """The tables are split by this column, with a column of panels for each of its values."""
     stacked: bool = False
-    """Whether rows are below each other, as wide as a page, if there is one column."""
+    """Whether the rows of a single column are below each other, as wide as a page."""
 
 
 Layouts = Iterator[Layout]
@@ -53,11 +54,11 @@ Layouts = Iterator[Layout]
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A figure of a study, with the words that are shown above it."""
+    """A figure of a study, and the words above it."""
 
     name: str
     words: str
-    """Its title, what to look for, which functions draw it, and how many seeds and settings."""
+    """Title, what to look for, which functions draw it, and how many seeds and settings it has."""
     draw: Callable[[], None]
 
 
@@ -65,7 +66,7 @@ class StudyFigures:
     """A study's runs and verdict, and every figure of them."""
 
     def __init__(self, study: Study, results: list[RunResult]) -> None:
-        """Read the verdict that 03_analysis wrote; ResultError if it has not been executed."""
+        """Read the verdict that 03_analysis wrote. Raises ResultError if it was not executed."""
         path = study_folder(study.name) / "verdict.json"
         if not path.is_file():
             raise of_runs.ResultError(f"there is no {relative(path)}: execute 03_analysis first")
@@ -80,13 +81,13 @@ class StudyFigures:
         self.curve = self.raw("curve")
 
     def raw(self, name: str) -> pd.DataFrame:
-        """Concatenate a raw file of all runs, and add to each row its run's baseline and status,
+        """Concatenate a raw file of all runs. Add to each row the baseline and status of its run,
         and the reference losses of its text."""
         of_run = self.runs.filter(["arm", "seed", "baseline", "status", *REFERENCES])
         return of_runs.read_parquet(self.study, name).merge(of_run)
 
     def contrasts(self, measure: str) -> pd.DataFrame:
-        """Return the contrasts between each arm and its own baseline, from 03_analysis, with the
+        """Return the contrasts between each arm and its own baseline from 03_analysis. Add the
         arm's variant and levels."""
         columns = ["arm", "baseline", "measure", *ENDS, "n_dropped"]
         table = pd.DataFrame(self.verdict["contrasts"], columns=columns).astype(ENDS)
@@ -94,14 +95,14 @@ class StudyFigures:
         return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
 
     def _comparable(self, measures: list[str]) -> list[str]:
-        """Keep the measures in which all arms may be compared."""
+        """Return the measures in which all arms may be compared."""
         vocabularies = of_runs.column_by_arm(self.runs, "vocabulary")
         return [
             name for name in measures if of_runs.is_comparable(vocabularies, name, vocabularies)
         ]
 
     def applicable(self) -> Iterator[StudyFigure]:
-        """Yield every figure for which the study has something to show, the effects first."""
+        """Yield every figure that the study has data for, the effects first."""
         for make in (
             self._effects,
             self._comparison,
@@ -118,11 +119,11 @@ class StudyFigures:
 
     def _effects(self) -> Layouts:
         """By how much do arms differ? Each row is a mean paired difference with its 95 % *t*
-        interval, not adjusted for the number of rows: red is worse, blue better. The rows are the
-        hypotheses of the plan; without a plan, the main effects and interactions of a grid; without
-        a grid, each arm and its baseline. A hollow mark is undecided, or the mean of an effect that
-        changes sign: read its settings, below it. Drawn by `forest` from the tables of
-        03_analysis."""
+        interval, not adjusted for the number of rows. Red is worse, blue is better. The rows are
+        the hypotheses of the plan; without a plan, the main effects and interactions of a grid;
+        without a grid, each arm and its baseline. A hollow mark is undecided, or it is the mean of
+        an effect that changes sign: then read its settings below it. Drawn by `forest` from the
+        tables of 03_analysis."""
         table = pd.DataFrame(map(self._forest_row, compared(self.verdict, self.main)))
         if table.empty:  # a single arm
             return
@@ -136,7 +137,7 @@ class StudyFigures:
         yield Layout("effects", rows, height=height, stacked=True)
 
     def _forest_row(self, row: Row) -> Row:
-        """Add to a row of `compared` what `forest` draws beside its numbers."""
+        """Add to a row of `compared` the other columns that `forest` needs."""
         row = row | {end: np.nan if row[end] is None else row[end] for end in ENDS}
         measure, answer = MEASURES[row["measure"]], row.get("answer", "")
         value = f"{measure.estimate(row)}\n{answer}".strip()
@@ -154,19 +155,19 @@ class StudyFigures:
         }
 
     def _loss(self) -> Layouts:
-        """Does the loss fall smoothly, and when do variants separate? First the dev loss;
-        dotted lines are the loss of a unigram and of a bigram model. Then the difference
-        between each run and its baseline's run with the same seed. Lines are means over seeds,
-        bands reach from the lowest to the highest. A diverged run ends in a cross. Drawn by
-        `trajectory` and `difference` from the dev curves of all runs."""
+        """Does the loss fall smoothly, and when do variants separate? First the dev loss. Dotted
+        lines are the losses of a unigram and of a bigram model. Then the difference between each
+        run and its baseline's run with the same seed. Lines are means over seeds. Bands reach from
+        the lowest to the highest seed. A diverged run ends in a cross. Drawn by `trajectory` and
+        `difference` from the dev curves of all runs."""
         yield from self._course("loss", "dev_loss")
 
     def _smoothness(self) -> Layouts:
-        """Is training smooth? First the cosine between the gradients of two parts of dev: at 1,
-        a step that helps one helps the other. Then the difference between each run and its
-        baseline's run with the same seed. Lines are means over seeds, bands reach from the
-        lowest to the highest. Drawn by `trajectory` and `difference` from the dev curves of
-        all runs."""
+        """Is training smooth? First the cosine between the gradients of two parts of dev: at 1, a
+        step that helps one part also helps the other. Then the difference between each run and its
+        baseline's run with the same seed. Lines are means over seeds. Bands reach from the lowest
+        to the highest seed. Drawn by `trajectory` and `difference` from the dev curves of all
+        runs."""
         yield from self._course("smoothness", "gradient_cosine")
 
     def _course(self, name: str, y: str) -> Layouts:
@@ -178,8 +179,8 @@ class StudyFigures:
             yield Layout(name, rows, height=1.9)
 
     def _trends(self) -> Layouts:
-        """Do gradients settle? Their norm, and AdamW's second moment. Lines are means over
-        seeds, bands reach from the lowest to the highest. A diverged run ends in a cross.
+        """Do gradients settle? The gradient norm, and AdamW's second moment. Lines are means over
+        seeds. Bands reach from the lowest to the highest seed. A diverged run ends in a cross.
         Drawn by `trajectory` from the traces of all runs."""
         rows: Rows = {}
         for y in of_runs.available_measures(("grad_norm", "second_moment_mean"), self.trace):
@@ -187,8 +188,8 @@ class StudyFigures:
         yield Layout("trend", rows)
 
     def _comparison(self) -> Layouts:
-        """Do the lines of all seeds slope the same way? A thin line joins the runs of one
-        seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
+        """Do the lines of all seeds slope the same way? A thin line joins the runs of one seed. A
+        bar is the mean of a variant. Drawn by `paired_seeds` from the measures of all runs."""
         planned = of_runs.planned_measures(self.runs, self.plan)
         names = of_runs.available_measures([*planned, *measures_in("comparison")], self.runs)
         rows: Rows = {
@@ -201,11 +202,11 @@ class StudyFigures:
 
     def _interactions(self) -> Layouts:
         """Does the effect depend on this factor? First the main measure at each level of the
-        factor, then the paired difference from the baseline with its 95 % *t* interval. Look
-        for a difference that crosses zero. Lines are means over seeds, bands reach from the
-        lowest to the highest. Diverged runs are not in the lines: a cross at the top counts
-        them. Drawn by `interaction` from the runs' measures and by `differences` from the
-        contrasts of 03_analysis."""
+        factor. Then the paired difference from the baseline, with its 95 % *t* interval: look for
+        one that crosses zero. Lines are means over seeds. Bands reach from the lowest to the
+        highest seed. Diverged runs are not in the lines: a cross at the top counts them. Drawn by
+        `interaction` from the measures of all runs, and by `differences` from the contrasts of
+        03_analysis."""
         deltas = self.contrasts(self.main)
         for factor in list(self.study.factors)[1:]:
             levels = list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
@@ -221,11 +222,11 @@ class StudyFigures:
                 yield Layout(f"interaction-{name}", rows, by="within")
 
     def _inside(self) -> Layouts:
-        """What differs inside? If a factor concerns the embeddings, their norm and their
+        """What differs inside the models? If a factor concerns the embeddings: their norm and their
         similarity during training (at 1 all point the same way). Then the norm of the residual
-        stream after each block (thin and pale: before training), and AdamW's second moment in
-        each part of the model at the last step. Drawn by `trajectory`, `residual_norms` and
-        `second_moments` from the dev curves."""
+        stream after each block (thin and pale: before training), and AdamW's second moment in each
+        part of the model at the last step. Drawn by `trajectory`, `residual_norms` and
+        `second_moments` from the dev curves of all runs."""
         fields = {field for arm in self.study.arms() for field in arm.levels}
         names = ("embedding_norm", "embedding_cosine") if training.of_embeddings(fields) else ()
         rows: Rows = {y: (self.curve, partial(training.trajectory, y=y)) for y in names}
@@ -234,11 +235,10 @@ class StudyFigures:
         yield Layout("inside", rows)
 
     def _calibration(self) -> Layouts:
-        """Are predicted probabilities right, and does a longer context help? Reliability over
-        all held-out characters; loss and calibration error on test by softmax temperature;
-        loss by the number of characters that a prediction could see. Drawn by
-        `reliability_diagram` and `trend` from the runs' raw files and the tables in their
-        results."""
+        """Are predicted probabilities right, and does a longer context help? First the reliability
+        over all held-out characters. Then loss and calibration error on test by softmax
+        temperature. Last the loss by the number of characters that a prediction could see. Drawn by
+        `reliability_diagram` and `trend` from the raw files and results of all runs."""
         temperatures = of_runs.read_table(self.results, "temperatures")
         if len(temperatures):  # not every run diverged
             runs_at = temperatures.groupby("temperature")["nll"].transform("size")
@@ -256,17 +256,18 @@ class StudyFigures:
     def _tasks(self) -> Layouts:
         """In which tasks of the suite (multiple-choice questions about the held-out text) do
         variants differ by more than seeds do? 0 is guessing, 1 is all correct. Drawn by
-        `task_accuracies` from the tables in the runs' results."""
+        `task_accuracies` from the results of all runs."""
         tasks = of_runs.read_table(self.results, "tasks")
         if len(tasks):  # some studies leave the suite out
             yield Layout("tasks", {"": (tasks, effects.task_accuracies)}, height=5.5)
 
     def _figure(self, layout: Layout, says: str | None) -> StudyFigure:
-        """Make a figure of a layout, with a row of panels per table and a column per value of `by`.
-        If there are more than four values, four are shown, evenly spread from the first to the
-        last, and the words say so. `says` is the docstring of the figure's method."""
+        """Make a figure from a layout, with a row of panels per table and a column per value of
+        `by`. If there are more than four values, show four of them, evenly spread from the first to
+        the last; the words above the figure say so. `says` is the docstring of the figure's
+        method."""
         name, rows, by = layout.name, layout.rows, layout.by
-        # The first factor's level; a study without factors has one arm without levels.
+        # Variant → level of the first factor. A study without factors has one arm without levels.
         levels = {arm.variant: next(iter(arm.levels.values()), "") for arm in self.study.arms()}
         tables = {row: in_order(table, levels) for row, (table, _) in rows.items()}
         settings = list(dict.fromkeys(next(iter(tables.values()))[by]))

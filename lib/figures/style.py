@@ -1,7 +1,7 @@
-"""What all figures share: the look of each variant, the layout of panels, saving and showing.
+"""Everything that all figures share: the looks of variants, the layout of panels, saving, showing.
 
 A variant is a level of a study's first factor. Figures are as wide as a printed column or page, so
-their text keeps its size in print. They have no title, because the caption says what it would say.
+their text keeps its size in print. They have no titles, because the caption is the title.
 """
 
 import math
@@ -31,12 +31,12 @@ from PIL import Image
 from lib.config.contrasts import LABELS, spoken
 from lib.config.files import atomic_write, write_bytes
 
-plt.rcdefaults()  # whatever a user's matplotlibrc says
+plt.rcdefaults()  # ignore the user's matplotlibrc
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant's label, and the colour, dashes and marker that it is drawn with."""
+    """A variant's label, and the colour, dashes and marker to draw it with."""
 
     label: str
     colour: str
@@ -47,7 +47,7 @@ class Variant:
     """As in matplotlib."""
 
 
-# Okabe & Ito's colours, dark to light; dashes and markers tell them apart in grey.
+# Okabe & Ito's colours, from dark to light. In grey, dashes and markers tell variants apart.
 VARIANTS = {
     "none": Variant(LABELS["none"], "#000000", (), "o"),
     "layernorm": Variant(LABELS["layernorm"], "#0072B2", (5, 1.5), "s"),
@@ -57,12 +57,12 @@ VARIANTS = {
     "grad_shrink": Variant("grad_shrink", "#E69F00", (8, 2), "P"),
     "rescued": Variant("rescued", "#56B4E9", (1, 1), "X"),
 }
-"""Name → look; the baseline first."""
-# Levels that are not in VARIANTS take these in turn. Among 42 levels, no two share both colour and
-# dashes.
+"""Name → look, the baseline first."""
+# Levels that are not in VARIANTS use these in turn. Among 42 levels, no two have the same colour
+# and the same dashes.
 _COLOURS = ("#882255", "#117733", "#332288", "#AA4499", "#999933", "#44AA99")
 LONGEST = 24
-"""Letters of a label beside its line."""
+"""A label with more letters than this is not written at the end of its line."""
 _MARKERS = ("*", "h", "p", "<", ">", "d")
 _DASHES = (
     (4, 1, 1, 1),
@@ -76,13 +76,14 @@ _DASHES = (
 
 
 def variant(name: str) -> Variant:
-    """Return the look in `VARIANTS`; without one, that of the baseline, labelled by the name."""
+    """Return a variant's look from `VARIANTS`. If it has none there, use the baseline's look with
+    the variant's name as its label."""
     return VARIANTS.get(name) or replace(VARIANTS["none"], label=spoken(name))
 
 
 def looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, Variant]:
-    """Return the looks of a study's variants, given their names, baseline first. Only the baseline
-    is black and solid. If the levels are `ordered`, the others are one hue from light to dark."""
+    """Return the looks of a study's variants. `names` begin with the baseline. Only the baseline is
+    black and solid. If the levels are `ordered`, the others share a hue, from light to dark."""
     names = list(names)
     spare = map(Variant, repeat(""), cycle(_COLOURS), cycle(_DASHES), cycle(_MARKERS))
     shades = colormaps["Blues"](np.linspace(0.35, 1, len(names)))
@@ -99,10 +100,10 @@ def looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, Variant]:
 
 
 def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
-    """Return the look of every variant in a table, in the order in which they are drawn.
+    """Return the look of every variant in a table, in the order in which to draw them.
 
-    If the column is categorical (see `in_order`), its categories are all variants of the study, and
-    give order and looks. Otherwise, as for a single run, variants look as in `VARIANTS`.
+    If the column `variant` is categorical (see `in_order`), its categories are all variants of the
+    study. They decide the order and the looks. Otherwise, as for a single run, use `VARIANTS`.
     """
     present = table["variant"].unique()
     dtype = table["variant"].dtype
@@ -113,8 +114,9 @@ def table_looks(table: pd.DataFrame) -> dict[str, Variant]:
 
 
 def in_order(table: pd.DataFrame, levels: Any) -> pd.DataFrame:
-    """Make the column `variant` categorical, with the baseline first and numbers ascending.
-    `levels` maps all variants of the study, baseline first, to their level of the first factor."""
+    """Make the column `variant` categorical, with the baseline first and numbers in ascending
+    order. `levels` maps all variants of the study to their level of the first factor, the baseline
+    first."""
     baseline, *others = levels
     ordered = all(type(levels[name]) in (int, float) for name in others)
     if ordered:
@@ -123,7 +125,7 @@ def in_order(table: pd.DataFrame, levels: Any) -> pd.DataFrame:
 
 
 def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
-    """Yield the look of every variant of a table, in order, with its rows."""
+    """Yield the look and the rows of every variant in a table, in order."""
     for name, look in table_looks(table).items():
         yield look, table[table["variant"] == name]
 
@@ -144,7 +146,7 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "legend.handlelength": 2.6,  # two periods of the longest dash pattern
-    "axes.formatter.useoffset": False,  # it would stand where a label stands
+    "axes.formatter.useoffset": False,  # an offset would cover a label
     "axes.formatter.limits": (-5, 6),
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,
@@ -161,13 +163,13 @@ def facets(
     *,
     stacked: bool = False,
 ) -> Iterator[dict[tuple[str, str], Axes]]:
-    """Yield an `ax` per (row, column) to draw on; afterwards save the figure in `folder` and show
+    """Yield an `ax` to draw on for each (row, column). Then save the figure in `folder` and show
     it.
 
-    Columns are settings, and the panels of a row share their y axis. If there is only one column,
-    its rows are laid out side by side instead, two or three in a line, unless they are `stacked`.
-    `height` is that of a line of panels, in inches. Lines are labelled where they end, if there is
-    room; else there is a legend.
+    Columns are settings. The panels of a row share their y axis. If there is only one column, the
+    panels are laid out side by side instead, two or three in a line, unless they are `stacked`.
+    `height` is the height of a line of panels, in inches. Labels are written at the ends of the
+    plotted lines if there is room for them; else the figure has a legend.
     """
     with plt.rc_context(STYLE):
         panels = [(row, column) for row in rows for column in columns]
@@ -176,7 +178,7 @@ def facets(
         if is_grid or stacked:
             side_by_side = len(columns)
         lines = math.ceil(len(panels) / side_by_side)
-        # A column and a page of the printed paper.
+        # The width of a column, and of a page, of the printed paper.
         width = 3.25 if len(panels) == 1 and not stacked else 6.75
         figure, axes = plt.subplots(
             lines,
@@ -188,7 +190,9 @@ def facets(
         for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
-        across = int(16 * (width / side_by_side - 0.6))  # letters that fit below a panel
+        across = int(
+            16 * (width / side_by_side - 0.6)
+        )  # letters that fit into a line below a panel
         for ax in figure.axes:
             ax.set_xlabel(textwrap.fill(ax.get_xlabel(), across))
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
@@ -214,11 +218,12 @@ def facets(
 
 
 def label_ends(ax: Axes, height: float) -> set[str]:
-    """Label lines at the right of the axes, at the height at which they end, apart from each other.
-    Return the labels: none if they do not fit into `height`, in inches, or are long.
+    """Write labels at the right of the axes, at the height at which the lines end, but apart from
+    each other. Return the labels; none if they do not fit into `height`, in inches, or if one is
+    long.
 
-    A line's label is its own, or its `gid` if no legend is to show it."""
-    ax.get_ylim()  # brings `transData` up to date with what was drawn
+    A line with a `gid` is labelled with it, and is in no legend."""
+    ax.get_ylim()  # brings `transData` up to date
     ends = []
     for drawn in ax.lines:
         label = str(drawn.get_gid() or drawn.get_label())
@@ -234,7 +239,7 @@ def label_ends(ax: Axes, height: float) -> set[str]:
     if gap * n > 1.2:
         return set()
     places = np.array([y for y, *_ in ends])
-    for _ in range(100):  # push apart those that are too close
+    for _ in range(100):  # push labels apart if they are too close
         short = np.maximum(0, gap - np.diff(places)) / 2
         places[:-1] -= short
         places[1:] += short
@@ -253,7 +258,7 @@ def label_ends(ax: Axes, height: float) -> set[str]:
 
 
 def dodged(table: pd.DataFrame, width: float) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
-    """Yield the look of every variant of a table, the offset of its marks along x, and its rows.
+    """Yield for every variant in a table its look, the offset of its marks along x, and its rows.
     The offsets are spread over `width`, so that marks at the same x do not overlap."""
     n = table["variant"].nunique()
     for i, (look, part) in enumerate(variants(table)):
@@ -265,7 +270,7 @@ class _PlainLogFormatter(LogFormatterSciNotation):
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         first_digit = f"{x:.0e}"[0]
-        # Where matplotlib sees no room for a label, it writes "".
+        # matplotlib writes "" if there is no room for a label.
         is_shown = first_digit in "124" and super().__call__(x, pos)
         return f"{x:g}" if is_shown else ""
 
@@ -278,8 +283,8 @@ def log_if_wide(ax: Axes, values: pd.Series) -> None:
 
 
 def name_ticks(ax: Axes, names: Sequence[str]) -> None:
-    """Label the positions 0, 1, … of the x axis with names, wrapped at their spaces, and rotated if
-    they would overlap nevertheless."""
+    """Label the positions 0, 1, … of the x axis with names. Wrap names at their spaces, and rotate
+    them if they would still overlap."""
     room = int(ax.bbox.width / (7 * max(1, len(names))))  # letters
     fit = max(room, *(len(word) for name in names for word in name.split()))
     ax.set_xticks(range(len(names)), [textwrap.fill(name, fit) for name in names])
@@ -291,13 +296,13 @@ def show(figure: Figure, colours: int = 64) -> bytes:
     """Show a figure in a notebook as a small PNG, close it, and return the PNG."""
     png = small_png(figure, colours)
     display(DisplayedImage(png, width=int(figure.bbox.width)))
-    plt.close(figure)  # or the notebook would show it again
+    plt.close(figure)  # otherwise the notebook would show it again
     return png
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Show a figure, and write it as PNG and as PDF. The same data give the same bytes."""
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # loads fonts; 02 never gets here
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf  # loads fonts, which 02 never needs
 
     write_bytes(folder / f"{name}.png", show(figure))
     figure.set_layout_engine("none")  # drawing the PNG has laid it out
@@ -307,9 +312,9 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 
 def small_png(figure: Figure, colours: int = 64) -> bytes:
-    """Draw a figure as a PNG with a palette of so many colours. With 64, lines keep their colours
-    and the file has a quarter of its usual size; 8 are enough for one line and text, at an eighth.
-    """
+    """Draw a figure as a PNG with a palette of `colours` colours. With 64, lines keep their
+    colours, and the file has a quarter of its usual size. 8 are enough for one line and text; the
+    file then has an eighth of its usual size."""
     canvas, small = FigureCanvasAgg(figure), BytesIO()
     canvas.draw()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")

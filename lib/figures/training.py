@@ -1,7 +1,7 @@
-"""Figures of runs: their text, their training, and the model that comes out of it.
+"""Figures of runs: their text, their training, and the trained model.
 
-Each function takes tidy data and an `ax`, draws on it, and returns it; none touches global state.
-The functions named `show_…` lay out whole figures for 01_data and 02_train.
+Each function takes tidy data and an `ax`, draws on the `ax`, and returns it. None touches global
+state. The functions named `show_…` lay out whole figures for 01_data and 02_train.
 """
 
 import math
@@ -47,7 +47,7 @@ LABELS = {
 
 
 def label(column: str) -> str:
-    """Return the label of a column's axis; without one in `LABELS`, the column's name."""
+    """Return the label of a column's axis: that in `LABELS`, or else the column's name."""
     return LABELS.get(column, column.replace("_", " "))
 
 
@@ -58,16 +58,16 @@ def of_embeddings(fields: Iterable[str]) -> bool:
 
 
 def thinned(steps: pd.Series) -> pd.Series:
-    """Group the steps of a long training into blocks, some 200, which is what a line can show.
-    Return for each step the last one of its block."""
+    """Group the steps of a long training into about 200 blocks, because a line can show no more.
+    Return for each step the last step of its block."""
     values = np.unique(steps)
     block = np.searchsorted(values, steps) // max(1, math.ceil(len(values) / 200))
     return steps.groupby(block).transform("max")
 
 
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
-    """Draw `y` over `x`, per variant: a line through the mean over seeds, and a band from the
-    lowest to the highest. Many steps are `thinned` first."""
+    """Draw `y` over `x`. Each variant has a line through its means over seeds, and a band from the
+    lowest to the highest seed. Many steps are `thinned` first."""
     for look, part in variants(curves.assign(block=thinned(curves[x]))):
         seeds = part.groupby("block")[y].agg(["mean", "min", "max"])
         ax.plot(seeds.index, seeds["mean"], **line(look))
@@ -81,8 +81,8 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
 
 
 def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
-    """Draw the `trend` of training curves whose rows have their run's `status`. A line is the mean
-    of the runs that have not diverged yet; a cross marks where a run diverged."""
+    """Draw the `trend` of training curves; `status` is a column of `curves`. A line is the mean of
+    the runs that have not diverged yet. A cross marks the point at which a run diverged."""
     curves = curves[np.isfinite(curves[y])]
     trend(curves, y, ax)
     if y == "dev_loss":
@@ -98,8 +98,8 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
 
 
 def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
-    """Draw the losses of simple models of the text (columns such as `bigram_loss`, if there) as
-    dotted lines, which `facets` labels at the right."""
+    """Draw the losses of simple models of the text as dotted lines, if `curves` has them (columns
+    such as `bigram_loss`). `facets` labels these lines at the right."""
     for name in ("unigram", "bigram", "source"):
         loss = curves.get(f"{name}_loss", pd.Series(np.nan)).mean()
         if np.isfinite(loss):
@@ -107,8 +107,8 @@ def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
 
 
 def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
-    """Draw the `trend` of `y` minus that of the baseline's run with the same seed, step by step,
-    with a line at zero."""
+    """Draw the `trend` of paired differences in `y`: each run minus its baseline's run with the
+    same seed, step by step. A line marks zero."""
     keys = ["seed", "step"]
     values = curves.set_index(["arm", *keys])[y]
     arms = curves[curves["arm"] != curves["baseline"]]
@@ -121,7 +121,7 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
 
 
 def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the norm of the residual stream after each block: the `trend` of the trained models, and
+    """Draw the norm of the residual stream after each block: a `trend` for the trained models, and
     a thin, pale line for the mean before training."""
     first = melt_columns(curve, "residual_norm_", "block", "min").astype({"block": int})
     last = melt_columns(curve, "residual_norm_", "block").astype({"block": int})
@@ -134,8 +134,8 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw AdamW's second moment at the last step for each part of the model: a mark per variant
-    and seed."""
+    """Draw AdamW's second moment at the last step, for each part of the model, with a mark per
+    variant and seed."""
     values = melt_columns(curve, "second_moment_", "group")
     groups = list(values["group"].unique())
     for look, offset, part in dodged(values, 0.4):
@@ -148,8 +148,8 @@ def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw accuracy over confidence, one line per variant (mean over seeds), beside the diagonal of
-    perfect calibration. `table` is the joined raw file `bins`; its bins of equal mass are used."""
+    """Draw accuracy over confidence, with a line per variant (mean over seeds) and the diagonal of
+    perfect calibration. `table` is the raw file `bins` of all runs; bins of equal mass are used."""
     for look, part in variants(table[table["binning"] == "equal_mass"]):
         means = part[["confidence", "correct"]].div(part["n"], axis=0).groupby(part["bin"]).mean()
         ax.plot(
@@ -161,7 +161,7 @@ def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def show_symbols(text: str) -> None:
-    """Show how often each character of a text occurs, the most frequent first. White space is
+    """Show how often each character of a text occurs, most frequent first. White space is
     escaped."""
     counts = pd.Series(list(text)).value_counts()
     names = ["␣" if s == " " else repr(s)[1:-1].replace("$", r"\$") for s in counts.index]
@@ -174,14 +174,14 @@ def show_symbols(text: str) -> None:
         show(figure)
 
 
-# A record holds hundreds of these figures. Letters of 8.64 points are 12 pixels high and readable
-# without antialiasing, whose greys would take a quarter of the file.
+# A record has hundreds of these figures, so they must be small. Letters of 8.64 points are 12
+# pixels high, and readable without antialiasing. Its greys would take a quarter of the file.
 _RUN_STYLE = STYLE | {"axes.grid": False, "font.size": 8.64, "text.antialiased": False}
 
 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
-    """Show how training went: loss, gradient norm and second moment; also embeddings and logits, if
-    the arm's levels concern embeddings."""
+    """Show how training went: loss, gradient norm and second moment. If the arm's levels concern
+    embeddings, also show embeddings and logits."""
     tables = {
         "loss": trace,
         "grad_norm": trace,
@@ -204,9 +204,9 @@ def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
 
 
 def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
-    """Show what was measured of a trained model, given its tables and raw files: calibration, loss
-    by temperature and by context, residual norms and second moments; if it diverged, only the last
-    two."""
+    """Show the measurements of a trained model, given its tables and raw files: calibration, loss
+    by temperature and by context, residual norms and second moments. If the run diverged, show only
+    the last two."""
     run: Any = {"variant": arm.variant, "arm": arm.id, "setting": arm.setting, "seed": 0}
     tables = {name: table.assign(**run) for name, table in tables.items()}
     measured = not tables["bins"].empty
@@ -229,12 +229,12 @@ def live_picture(
     standing: str,
     warnings: Sequence[str] = (),
 ) -> tuple[bytes, int]:
-    """Draw the loss and gradient norm of a run that is training for `total` steps, and paler those
-    of a finished run to compare. Return a PNG and its width on a screen.
+    """Draw the loss and gradient norm of a run during its training of `total` steps. Draw a
+    finished run in paler colours, to compare. Return a PNG and its width on a screen.
 
     `runs` maps labels to the tables `trace` and `curve`, the training run first. Dev loss is drawn
-    as points, training loss as a thin line. `standing` (how far the run is) and then `warnings` are
-    written above.
+    as points, training loss as a thin line. `standing` (how far the run is) and `warnings` are
+    written above the plots.
     """
     with plt.rc_context(STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}):
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), width_ratios=(5, 3))
@@ -260,7 +260,7 @@ def live_picture(
         log_if_wide(axes[1], traces["grad_norm"])
         axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
         axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total))
-        axes[0].legend(title="on dev (thin: in training)", title_fontsize=8)
+        axes[0].legend(title="dev loss (thin: training loss)", title_fontsize=8)
         colour = "#B00020" if warnings else "black"
         axes[0].set_title("\n".join([standing, *warnings]), loc="left", color=colour)
         png = small_png(figure)

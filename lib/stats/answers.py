@@ -1,8 +1,8 @@
-"""The answer to a hypothesis in words: what was found and what that excludes, whether it holds
-without each seed, and whether a supported difference is large enough to matter.
+"""The answer to a hypothesis in words: the finding and what it excludes, whether it holds without
+each seed, and whether a supported difference is large enough to matter.
 
-`row` is a row of `lib.stats.hypotheses.hypothesis_tests`, also as JSON. Exclusions rest on its
-interval, which is the plain one of level 1 - alpha.
+`row` is a row of `lib.stats.hypotheses.hypothesis_tests`, or the same row from JSON. Exclusions are
+read from its interval: the plain one of level 1 - alpha.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from lib.config.plan import Hypothesis, Plan
 from lib.stats.factorial import CHANGES, Row
 
 FEW = 3
-"""Up to this many seeds are named, more are counted."""
+"""Up to this many seeds are named. More are only counted."""
 
 
 def in_words(row: Row, plan: Plan) -> str:
@@ -112,8 +112,8 @@ def _by_its_plan(row: Row, plan: Plan) -> str:
 
 
 def _smallness(row: Row, plan: Plan) -> str:
-    """Return a clause that says so, if a supported difference is smaller than the smallest effect
-    of interest; else ""."""
+    """Return a clause for a supported difference that is smaller than the smallest effect of
+    interest; "" if it is not smaller."""
     h = plan.hypotheses[row["hypothesis"]]
     smallest = plan.smallest_of(h)
     if h.equivalent_within or not abs(row["mean_delta"]) < smallest:
@@ -124,7 +124,8 @@ def _smallness(row: Row, plan: Plan) -> str:
 
 
 def without_a_seed(row: Row) -> str:
-    """Return whether an answer holds if any one seed is left out and everything is tested again."""
+    """Return in words whether an answer holds if any one seed is left out and all is tested
+    again."""
     needed = row["needed_seeds"]
     if not needed:
         return "holds without any one seed"

@@ -1,8 +1,8 @@
 """Decide whether to keep the baseline or to adopt an arm, by three criteria fixed before any run.
 
 1. Keep the baseline if the arm is significantly worse and the baseline trains stably.
-2. Adopt an arm only if it removes instability or divergence, and costs less in the primary measures
-   than the plan allows: the smallest effect of interest.
+2. Adopt an arm only if it removes instability or divergence, and if its cost in the primary
+   measures is below the plan's limit: the smallest effect of interest.
 3. If the primary measures show no difference, calibration breaks the tie, then speed.
 
 Decisions are made only if the plan defines when a run is unstable and tests the share of such runs.
@@ -30,11 +30,11 @@ def decide(
     stability: pd.DataFrame,
     plan: Plan,
 ) -> list[dict[str, str]]:
-    """Decide on every arm against its own baseline. Return for each its name, the decision, the
-    `rule` that made it, and the reason; nothing if the plan does not test stability.
+    """Decide on every arm against its own baseline. Return for each arm its name, the decision, the
+    `rule` that made it, and the reason. Return nothing if the plan does not test stability.
 
-    `runs` is the tidy table, `contrasts` and `hypotheses` are tables of `lib.stats.hypotheses`,
-    `stability` is that of `lib.stats.stability.stability_map`.
+    `runs` is the tidy table. `contrasts` and `hypotheses` are tables of `lib.stats.hypotheses`.
+    `stability` is the table of `lib.stats.stability.stability_map`.
     """
     tested = [h.measure for h in plan.bound.values()]
     for family in plan.families.values():
@@ -65,10 +65,13 @@ def _by_pair(table: pd.DataFrame) -> dict[tuple[str, str], list[Row]]:
 
 
 def shown_change(contrast: Row, hypotheses: list[Row], alpha: float) -> str:
-    """Return what the tests of an arm show in the measure of a contrast: "better", "worse",
-    "negligible" if the difference is shown to be too small to matter, or "none"; "" if there is no
-    test. The tests are the contrast's own (its p, adjusted in its family) and those of
-    `hypotheses`, the answers about this arm and baseline."""
+    """Return the change that the tests of an arm show in the measure of a contrast: "better",
+    "worse", "negligible" if the difference is shown to be too small to matter, or "none". Return ""
+    if there is no test.
+
+    The tests are the contrast's own test (its p, adjusted in its family) and those of `hypotheses`,
+    the answers about this arm and baseline.
+    """
     answers = [test for test in hypotheses if test["measure"] == contrast["measure"]]
     if contrast["p_holm"] < alpha or any(_shows_a_change(answer) for answer in answers):
         gain = MEASURES[contrast["measure"]].gain(contrast["mean_delta"])
@@ -86,7 +89,8 @@ def _shows_a_change(hypothesis: Row) -> bool:
         return not hypothesis["claim"].startswith("within")
     if hypothesis["answer"] != "refuted" or hypothesis["mean_delta"] == 0:
         return False
-    # The interval is NaN if all deltas are equal. They are not 0 here; an exact test can answer.
+    # If all deltas are equal, the interval is NaN. They are not 0 here, and an exact test can
+    # decide.
     return not hypothesis["t_low"] <= 0 <= hypothesis["t_high"]
 
 
@@ -97,8 +101,8 @@ def by_criteria(
     arm_share: float,
     plan: Plan,
 ) -> tuple[str, str, str]:
-    """Return rule, decision and reason for one arm. `contrasts` and `shown` (see `shown_change`)
-    are by measure; the shares are those of unstable runs of the baseline and of the arm."""
+    """Return rule, decision and reason for one arm. The keys of `contrasts` and `shown` (see
+    `shown_change`) are measures. The shares are the shares of unstable runs."""
     tolerated = 0.0
     if plan.instability and plan.instability.tolerated_share:
         tolerated = plan.instability.tolerated_share
@@ -130,12 +134,12 @@ def by_criteria(
                 return "tie", ADOPT if gain > 0 else KEEP, f"{MEASURES[name].label} breaks the tie"
         if negligible:
             return "tie", KEEP, f"the arm's effect is negligible in {negligible}"
-        return "tie", KEEP, "nothing speaks for the arm"
+        return "tie", KEEP, "no measure favours the arm"
 
     if arm_share > tolerated:
         return "stability", KEEP, "the baseline is unstable and the arm does not cure it"
     if shown.get("unstable") != "better":
-        return "stability", KEEP, "it is not significant that the arm cures the instability"
+        return "stability", KEEP, "the arm may cure the instability, but that is not significant"
     cost = _cost([contrasts[name] for name in primary], plan.smallest_effect_of_interest)
     if cost == "beyond":
         return "cost", KEEP, "it removes instability, at more than the planned cost"
@@ -145,9 +149,9 @@ def by_criteria(
 
 
 def _cost(contrasts: list[Row], limits: Mapping[str, float]) -> str:
-    """Compare the cost of an arm in each measure with its limit. Return "beyond" if a mean cost is
-    above its limit, "within" if every interval is wholly below its limit, and "unclear" otherwise,
-    also if there are no measures or limits."""
+    """Compare the cost of an arm in each measure with the limit of that measure. Return "beyond" if
+    a mean cost is above its limit, and "within" if every interval is wholly below its limit.
+    Otherwise return "unclear", also if there are no measures or limits."""
     is_within = bool(contrasts)
     for row in contrasts:
         gain = MEASURES[row["measure"]].gain

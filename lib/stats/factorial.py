@@ -1,5 +1,5 @@
-"""The effects in a grid: of every factor, on average and in each setting of the others, and the
-interaction of every pair of factors."""
+"""The effects in a grid: the effect of every factor, on average and in each setting of the other
+factors, and the interaction of every pair of factors."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from lib.stats.runs import budget_factors, budgets, by_seed, column_by_arm, is_c
 
 Row = dict[Any, Any]
 CHANGES = "changes sign"
-"""Shown in place of an effect's mean if `changes_sign` is true of it."""
+"""Shown in place of an effect's mean if the effect changes sign: see `changes_sign`."""
 ENDS = {"mean_delta": float, "t_low": float, "t_high": float}
-"""Dtypes of an estimate and of the ends of its interval: JSON may hold null, which becomes NaN."""
+"""Dtypes of an estimate and of the ends of its interval. With these, null in JSON becomes NaN."""
 
 
 def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA) -> pd.DataFrame:
@@ -29,9 +29,9 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
 
     A main effect is the difference between a level and the first level of its factor, averaged over
     all settings of the other factors. An interaction is the difference of two such differences
-    (Montgomery, Design and Analysis of Experiments, ch. 5). A simple effect is either of them in
-    one setting. Each is computed per seed, so anything that the runs of a seed have in common
-    cancels. A seed counts if all its runs that the effect needs completed.
+    (Montgomery, Design and Analysis of Experiments, ch. 5). A simple effect is a main effect or an
+    interaction in a single setting. Each is computed per seed, so anything that the runs of a seed
+    have in common cancels. A seed counts if all runs that the effect needs completed in it.
     """
     vocabularies = column_by_arm(runs, "vocabulary")
     budget = budgets(runs)
@@ -53,8 +53,8 @@ def changes_sign(estimates: Iterable[float | None]) -> bool:
     """Return whether an effect changes sign: its estimates in the settings of the other factors lie
     on both sides of zero. Settings without an estimate are ignored.
 
-    Intervals are ignored, so that a mean over settings is never read as a finding if the estimates
-    disagree. Look at the intervals of the settings to see whether that may be chance.
+    Intervals are ignored. So a mean over settings is never read as a finding if the estimates
+    disagree. The intervals of the settings show whether the disagreement may be chance.
     """
     values = np.array([*estimates], dtype=float)
     return bool((values < 0).any() and (values > 0).any())

@@ -1,10 +1,10 @@
 """The tests of a plan: its contrasts, its families of tests, and its hypotheses.
 
-A claim with a direction is tested two-sided against its bound: it is supported if its side of the
-bound is shown, and refuted if the other side is. If neither is, the difference is negligible if it
-is shown to be smaller than the smallest effect of interest, and undecided otherwise. In older
-plans, without `small_effects`, a smaller difference refutes the claim. p are adjusted by Holm's
-method within a family.
+A claim with a direction is tested two-sided against its bound. It is supported if its side of the
+bound is shown, and refuted if the other side is shown. If neither is shown, the difference may be
+shown to be smaller than the smallest effect of interest: then it is negligible. Otherwise it is
+undecided. In older plans, without `small_effects`, a smaller difference refutes the claim. p values
+are adjusted by Holm's method within a family.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,9 +40,13 @@ Pairs = dict[tuple[str, str], list[str]]
 
 
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> Pairs:
-    """Return the pairs of arms to compare: every arm with its baseline; in each setting of the
-    other factors the contrasts of the plan's families, which name variants; and the pairs of its
-    hypotheses, if these name arms or variants."""
+    """Return the pairs of arms to compare:
+
+    - every arm with its baseline;
+    - the contrasts of the plan's families, which name variants, in each setting of the other
+      factors;
+    - the pairs of the plan's hypotheses, if these name arms or variants.
+    """
     arms = runs.drop_duplicates("arm").to_dict("records")
     pairs: Pairs = {}
     for arm, other in product(arms, repeat=2):
@@ -64,10 +68,10 @@ def planned_contrasts(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the contrasts of all planned pairs, and the tests of the plan's families.
 
-    The first table is a `contrast_table` of the plan's measures and the headline ones, with the
-    columns family, test and p_holm. These come from the first family that tests whether the two
-    arms differ (not whether they are equivalent); "", "" and NaN if there is none. The second table
-    is `family_tests`: a contrast has one row there for each of its families.
+    The first table is a `contrast_table` of the plan's measures and the headline measures, with the
+    columns family, test and p_holm. These three come from the first family that tests whether the
+    two arms differ (not whether they are equivalent). If there is none, they are "", "" and NaN.
+    The second table is `family_tests`, in which a contrast has one row for each of its families.
     """
     pairs = planned_pairs(runs, plan)
     keys = ["arm", "baseline", "measure"]
@@ -104,7 +108,7 @@ def family_tests(contrasts: pd.DataFrame, pairs: Pairs, plan: Plan) -> pd.DataFr
 
 
 def _family_answer(row: Row, plan: Plan) -> str:
-    """Return in a few words what a test of a family shows."""
+    """Return the result of a family's test in a few words."""
     if row["mean_delta"] == 0 and row["sd_delta"] == 0:
         return "no difference in any seed"
     if np.isnan(row["p_holm"]):
@@ -131,7 +135,8 @@ class _Asked:
 
 
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
-    """Test every hypothesis whose arms and measure a study has. Return a row for each, with columns
+    """Test every hypothesis, if the study has its arms and its measure. Return a row for each, with
+    columns
 
     - about the claim: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test;
     - about the estimate: n, mean_delta, t_low, t_high, t_p, sd_delta;
@@ -139,11 +144,11 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
       (that the difference is smaller than the smallest effect of interest). `p_holm`, `refuted_p`
       and `negligible_p` are adjusted in the family; `alpha` is the level of one test if all others
       of its family fail;
-    - `changes_sign`, and `settings`: if the difference is a mean over settings of the other factors
-      and changes sign among them, each setting → its t test, else {};
-    - `answer` (supported, refuted, negligible or undecided), the plan's `sentence` for it, the
-      number of `seeds` that would decide an undecided one, and `needed_seeds`: without any one of
-      these seeds the answer changes.
+    - `changes_sign`: whether the difference is a mean over settings of the other factors, and
+      changes sign among them. If so, `settings` maps each setting to its t test; else it is {};
+    - `answer` (supported, refuted, negligible or undecided), the plan's `sentence` for it, and the
+      number of `seeds` that would decide an undecided one;
+    - `needed_seeds`: the answer changes if one of these seeds is left out.
     """
     asked = [*_asked(runs, plan)]
     if not asked:
@@ -166,7 +171,7 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
 
 
 def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
-    """Yield the hypotheses whose arms and measure a study has."""
+    """Yield the hypotheses that a study can answer: it has their arms and their measure."""
     variants = column_by_arm(runs, "variant")
     levels = column_by_arm(runs, "levels")
     vocabularies = column_by_arm(runs, "vocabulary")
@@ -177,7 +182,7 @@ def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
             continue
         if not is_comparable(vocabularies, measure, weights):
             continue
-        # Names of two arms, or of levels that several arms have in common.
+        # These are names of two arms, or of levels that several arms share.
         arm, baseline = weights if len(weights) == 2 else h.pairs[0]
         if h.minus:
             arm, baseline = (f"({one} - {other})" for one, other in h.pairs)
@@ -207,7 +212,8 @@ def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
 def _tested(
     asked: list[_Asked], plan: Plan, rng: Generator, left_out: Sequence[int] = ()
 ) -> pd.DataFrame:
-    """Test and answer hypotheses, perhaps without the runs of some seeds; return a row each."""
+    """Test and answer hypotheses, without the runs of the seeds in `left_out`. Return a row for
+    each."""
     rows = []
     for one in asked:
         complete = one.values.drop(index=[*left_out], errors="ignore").dropna()
@@ -230,7 +236,7 @@ def _tested(
             }
         )
     table = pd.DataFrame(rows)
-    # A claim with a direction has one test, against its bound; its p counts for either side.
+    # A claim with a direction has one test, against its bound. Its p counts for both answers.
     either = table[["p", "refuted_p"]].min(axis=1, skipna=False)
     has_one = [bool(plan.small_effects) and one.h.direction in ("greater", "less") for one in asked]
     family = table["family"]
@@ -246,7 +252,7 @@ def _tested(
 
 def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
     """Return the two one-sided sign-flip tests, above and below a bound, of deltas (n,). Under sign
-    flips the mean is symmetric, so a one-sided p is half the two-sided p, or 1 minus that."""
+    flips the mean is symmetric. So a one-sided p is half the two-sided p, or 1 minus that half."""
 
     def p(sign: int, bound: float) -> float:
         moved = deltas - bound
@@ -257,7 +263,7 @@ def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]
 
 
 def claim(h: Hypothesis) -> str:
-    """Write what a hypothesis claims about the difference, such as `> 0.02`."""
+    """Write the claim of a hypothesis about the difference, such as `> 0.02`."""
     if h.equivalent_within:
         return f"within ± {h.equivalent_within:g}"
     if h.direction == "differs":

@@ -2,10 +2,10 @@
 
 A contrast is arm - baseline in one measure, seed by seed. Its primary test is the paired t test:
 with few seeds, only the t interval keeps its coverage, if the deltas are normal. The bootstrap and
-the sign-flip test are also computed, the latter with the smallest p that so few seeds can give. The
-sign-flip test only assumes that the deltas are symmetric.
+the sign-flip test are also computed. The sign-flip test only assumes that the deltas are symmetric;
+it comes with the smallest p that so few seeds can give.
 
-Functions that draw random numbers take a `numpy.random.Generator`: the same state gives the same
+Functions that draw random numbers take a `numpy.random.Generator`. The same state gives the same
 answer. The order of the seeds never matters.
 """
 
@@ -49,7 +49,7 @@ class TTest(NamedTuple):
 
 
 NO_T_TEST = {"t_low": np.nan, "t_high": np.nan, "t_p": np.nan}
-"""For shares of runs (`JUDGED`), whose deltas are -1, 0 or 1 and far from normal."""
+"""For shares of runs (`JUDGED`): their deltas are -1, 0 or 1, which is far from normal."""
 
 
 def contrast_table(
@@ -62,11 +62,11 @@ def contrast_table(
     """Return one row per measure and pair of arms (arm, baseline), paired by seed.
 
     `runs` is the table of `lib.stats.runs.tidy`. `pairs` defaults to every arm with its baseline.
-    A plan gives alpha, power, and as margins of equivalence its smallest effects of interest.
+    A plan gives alpha and power. Its smallest effects of interest are the margins of equivalence.
 
-    Columns: arm, baseline, measure, `budget` (see `budget_factors`; usually ""), and those of
-    `paired_contrast`. Shares of runs have no t test. In a measure per token, pairs with different
-    vocabularies are left out.
+    Columns: arm, baseline, measure, `budget` (see `budget_factors`; usually ""), and the columns of
+    `paired_contrast`. Shares of runs have no t test. If a measure is per token, pairs with
+    different vocabularies are left out.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
@@ -113,18 +113,21 @@ def paired_contrast(
     """Compare an arm with its baseline by every statistic of this module.
 
     `baseline` and `arm` are values (seeds,) of one measure, for the same seeds in the same order;
-    NaN if the run diverged. Seeds that completed in both arms are counted in `n` and used, the
-    others are counted in `n_dropped`.
+    NaN if the run diverged. Only seeds that completed in both arms are used. `n` counts them, and
+    `n_dropped` counts the others.
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
     `d_z` is the mean of the deltas divided by their sd (Lakens 2013). `margin` is the largest
-    difference that does not matter, and `tost_p` the p of the test that the true difference is
+    difference that does not matter. `tost_p` is the p of the test that the true difference is
     smaller; without a margin it is NaN.
 
-    Values that cannot be computed are NaN. With n = 0 these are all except the counts; with n = 1
-    all intervals, sds and p, except those of the sign-flip test. If all deltas are equal, their sd
-    is 0 and says nothing about the error: t test, `tost_p`, `d_z` and minimum detectable effect are
-    NaN, the bootstrap interval is that one delta, and the sign-flip test works as usual.
+    Values that cannot be computed are NaN:
+
+    - with n = 0, all except the counts;
+    - with n = 1, all intervals, sds and p, except those of the sign-flip test;
+    - if all deltas are equal, the t test, `tost_p`, `d_z` and the minimum detectable effect. The sd
+      is then 0 and says nothing about the error. The bootstrap interval is that one delta, and the
+      sign-flip test works as usual.
     """
     of_baseline = np.asarray(baseline, dtype=float)
     of_arm = np.asarray(arm, dtype=float)
@@ -160,15 +163,15 @@ def paired_contrast(
 
 
 def weighted_deltas(values: pd.DataFrame, weights: Mapping[str, float]) -> Floats:
-    """Return the sorted differences (seeds,) between the two `sides` of a weighted sum of arms, for
-    seeds that completed in all of them. `values` is a table of `by_seed`."""
+    """Return the sorted differences (seeds,) between the two `sides` of a weighted sum of arms. Use
+    only seeds that completed in all of these arms. `values` is a table of `by_seed`."""
     complete = sides(values, weights).dropna()
     return paired_deltas(complete["baseline"].to_numpy(), complete["arm"].to_numpy())
 
 
 def paired_deltas(baseline: Floats, arm: Floats) -> Floats:
-    """Return arm - baseline (seeds,), sorted and rounded to 12 significant digits of the largest
-    value. So 0.3 - 0.2 and 0.2 - 0.1, which differ as floats, are ties as on paper."""
+    """Return arm - baseline (seeds,), sorted, and rounded to 12 significant digits of the largest
+    value. So 0.3 - 0.2 and 0.2 - 0.1 are ties as on paper, although they differ as floats."""
     largest = max(np.abs(baseline).max(initial=0), np.abs(arm).max(initial=0))
     digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
     return np.sort(np.round(arm - baseline, digits))
@@ -179,8 +182,8 @@ def _mean(values: Floats) -> float:
 
 
 def sd_of(values: Floats) -> float:
-    """Return the standard deviation (n - 1); NaN if n < 2. Of equal values it is exactly 0, which
-    `std` may miss because it rounds their mean."""
+    """Return the standard deviation (n - 1); NaN if n < 2. For equal values it is exactly 0. `std`
+    may miss that, because it rounds their mean."""
     if len(values) < 2:
         return np.nan
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
@@ -214,12 +217,12 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
     """Return the two ends of the 1 - alpha percentile interval for the mean of sorted deltas (n,),
     and its p, from `RESAMPLES` resamples (Efron & Tibshirani 1993, section 13.3 and chapter 16).
 
-    p is twice the share of resampled means on the other side of zero, counting the sample itself as
-    one of them. So it agrees with the interval.
+    p is twice the share of resampled means on the other side of zero; the sample itself counts as
+    one of them. So p agrees with the interval.
 
-    With few seeds the interval is too narrow and p too small: for five normal deltas, 95 %
-    intervals contain the mean 84 % of the time. All are NaN if n < 2. If all deltas are equal, both
-    ends are that delta and p is NaN.
+    With few seeds, the interval is too narrow and p is too small: for five normal deltas, 95 %
+    intervals contain the mean 84 % of the time. If n < 2, all three are NaN. If all deltas are
+    equal, both ends are that delta and p is NaN.
     """
     if len(deltas) < 2:
         return np.nan, np.nan, np.nan
@@ -243,10 +246,10 @@ def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
     """Test whether the mean of sorted deltas (n,) is 0, two-sided, by flipping their signs (Fisher
     1935, § 21). Return p, and the smallest p that so many seeds can give.
 
-    p is the share of sign patterns whose mean is as far from 0 as the observed one. Up to n = 13
-    all 2^n patterns are enumerated, so the smallest p is 2 / 2^m if m deltas are not zero. Beyond,
-    `RESAMPLES` patterns are drawn and the observed one counts as one of them (Phipson & Smyth
-    2010). Both are NaN if n = 0, and 1 if n = 1 or all deltas are zero.
+    p is the share of sign patterns with a mean at least as far from 0 as the observed mean. Up to
+    n = 13, all 2^n patterns are enumerated; so the smallest p is 2 / 2^m if m deltas are not zero.
+    For larger n, `RESAMPLES` patterns are drawn, and the observed one counts as one of them
+    (Phipson & Smyth 2010). Both are NaN if n = 0, and 1 if n = 1 or all deltas are zero.
     """
     total = np.abs(deltas).sum()
     if len(deltas) < 2 or total == 0:
@@ -254,8 +257,8 @@ def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
         return p, p
 
     def statistic(flipped: Floats, axis: int) -> Floats:
-        """Return the sum as a share of the largest possible one, rounded so that sums that are
-        equal on paper are ties. (A tie counts as being as far from 0.)"""
+        """Return the sum as a share of the largest possible sum. It is rounded, so that sums that
+        are equal on paper are ties. (A tie counts as being as far from 0.)"""
         return np.asarray(np.round(flipped.sum(axis=axis) / total, 9))
 
     test = scipy.stats.permutation_test(
@@ -276,8 +279,9 @@ def holm(p: ArrayLike) -> Floats:
     adjusted p of at most alpha are rejected, the probability of any false rejection in the family
     is at most alpha.
 
-    A NaN stays NaN but counts in m: that test was planned, though it could not be computed.
-    (statsmodels' version takes half a second to import and collects garbage at every call.)
+    A NaN stays NaN but counts in m, because that test was planned, although it could not be
+    computed. (statsmodels' version takes half a second to import, and collects garbage at every
+    call.)
     """
     values = np.asarray(p, dtype=float)
     order = np.argsort(values)  # NaN is last

@@ -1,8 +1,9 @@
-"""The power of a number of seeds, for a paired t test and for a plan's hypotheses; and the p values
-that decide the answers to these.
+"""The power of a number of seeds, for a paired t test and for a plan's hypotheses. Also the p
+values that decide the answers to hypotheses.
 
-A hypothesis claims where the mean difference of two arms lies. A direction is tested two-sided, so
-that its answer agrees with the t interval; an equivalence by two one-sided tests (Schuirmann 1987).
+A hypothesis claims in which range the mean difference of two arms lies. A direction is tested
+two-sided, so that its answer agrees with the t interval. An equivalence is tested by two one-sided
+tests (Schuirmann 1987).
 """
 
 from bisect import bisect_left
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy  # loads its submodules when they are used: few commands need that second
+import scipy  # loads its submodules when they are used; that takes a second, and few commands do
 from numpy.typing import ArrayLike
 
 from lib.config.contrasts import arm_weights
@@ -23,7 +24,7 @@ from lib.stats.runs import by_seed, column_by_arm, own_baselines, sides
 MAX_SEEDS = 1024
 """The largest number of seeds that a search tries."""
 DRAWS = 4000
-"""Studies simulated for a power, whose standard error is then below 0.008."""
+"""Number of studies to simulate for a power. Its standard error is then below 0.008."""
 
 OneSided = Callable[[float], Any]
 """Bound → p of the one-sided test that the mean lies above it (or below it)."""
@@ -33,8 +34,8 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
     """Return the probability that n seeds give a two-sided p ≤ alpha if the true effect is `d_z`,
     the mean of the deltas divided by their standard deviation (Cohen 1988, ch. 2).
 
-    statsmodels uses scipy's lower tail of the noncentral t, which is NaN for n of 2 to 4, and then
-    solves for a wrong effect. We use the upper tail of -d_z instead.
+    We use the upper tail of -d_z. statsmodels uses scipy's lower tail of the noncentral t: for n
+    from 2 to 4 that is NaN, and statsmodels then solves for a wrong effect.
     """
     critical = scipy.stats.t.isf(alpha / 2, n - 1)
     noncentrality = d_z * n**0.5
@@ -46,14 +47,14 @@ def minimum_detectable_effect(
     sd: float, n: int, alpha: float = ALPHA, power: float = POWER
 ) -> float:
     """Return the smallest true effect that n seeds detect with probability `power`, in the units of
-    `sd`, the standard deviation of the deltas. NaN when n < 2 or there is no spread.
+    `sd`, the standard deviation of the deltas. NaN if n < 2 or there is no spread.
 
-    With few seeds it is itself uncertain: the 95 % interval for the true sd of 5 seeds is 0.60 to
-    2.87 times the sample's.
+    With few seeds, the effect is itself uncertain: with 5 seeds, the 95 % interval for the true sd
+    is 0.60 to 2.87 times the sample's sd.
     """
     if n < 2 or not sd > 0:
         return np.nan
-    # The root lies below `upper`: a noncentrality of more than ten critical values has power 1.
+    # The root is below `upper`: a noncentrality of more than ten critical values has power 1.
     critical = scipy.stats.t.isf(alpha / 2, n - 1)
     upper = 10 * (critical + 3) / n**0.5
     root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
@@ -61,16 +62,17 @@ def minimum_detectable_effect(
 
 
 def p_values(h: Hypothesis, plan: Plan, above: OneSided, below: OneSided) -> tuple[Any, Any, Any]:
-    """Return three p: of the tests that a hypothesis is true, that it is false, and that the
-    difference is smaller than the smallest effect of interest; 1 for an answer that it cannot get.
+    """Return three p, of the tests that a hypothesis is true, that it is false, and that the
+    difference is smaller than the smallest effect of interest. If the hypothesis cannot get one of
+    these answers, its p is 1.
 
     `above` and `below` are one-sided tests of the data. In older plans, without `small_effects`, a
-    difference that is shown to be smaller makes the hypothesis false.
+    hypothesis is false if the difference is shown to be smaller.
     """
     bound, smallest = h.beyond, plan.smallest_of(h)
     never = np.ones_like(above(0.0))
     if margin := h.equivalent_within:
-        # True if inside both margins, false if outside one of them.
+        # True if the difference is inside both margins, false if it is outside one of them.
         p = np.maximum(above(-margin), below(margin))
         refuted_p = 2 * np.minimum(above(margin), below(-margin))
         return np.minimum(1, p), np.minimum(1, refuted_p), never
@@ -111,24 +113,26 @@ def t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]
 
 
 def is_exact(h: Hypothesis) -> bool:
-    """Return whether a hypothesis is tested by sign flips. One about a share of runs always is."""
+    """Return whether a hypothesis is tested by sign flips. A claim about a share of runs always
+    is."""
     return h.exact or h.measure in JUDGED
 
 
 def power_of(
     h: Hypothesis, plan: Plan, mean: float, sd: float, n: int, alpha: float
 ) -> tuple[float, float, float]:
-    """Simulate studies of `n` seeds. Return the probabilities that a hypothesis is supported, that
-    it is refuted and that the difference is negligible, if the true mean difference is `mean` and
-    the differences have this `sd`.
+    """Simulate studies of `n` seeds, with a true mean difference of `mean` and differences with
+    this `sd`. Return the probabilities that a hypothesis is supported, that it is refuted, and that
+    the difference is negligible.
 
-    An exact test is assumed to have the power of the t test, or 0 if even its smallest p, 2 / 2^n,
-    is not below alpha.
+    We assume that an exact test has the power of the t test. But its power is 0 if even its
+    smallest p, 2 / 2^n, is not below alpha.
     """
     if is_exact(h) and 2.0 ** (1 - n) >= alpha:
         return 0.0, 0.0, 0.0
-    # Sample means are normal and sample variances chi-squared, independently. We take evenly spaced
-    # quantiles of both (a Latin hypercube), paired at random with a fixed seed.
+    # Sample means are normal, sample variances are chi-squared, and they are independent. We take
+    # evenly spaced quantiles of both (a Latin hypercube) and pair them at random, with a fixed
+    # seed.
     quantiles = (np.arange(DRAWS) + 0.5) / DRAWS
     z = scipy.stats.norm.ppf(np.random.default_rng(0).permutation(quantiles))
     sample_means = mean + sd * z / n**0.5
@@ -141,8 +145,8 @@ def power_of(
 
 
 def seeds_to_decide(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: float) -> float:
-    """Return the smallest number of seeds with which a hypothesis gets an answer other than
-    undecided with the plan's power: infinite if above `MAX_SEEDS`, NaN if `sd` is 0 or unknown."""
+    """Return the smallest number of seeds that gives an answer other than undecided with the plan's
+    power. Return infinity if it is above `MAX_SEEDS`, and NaN if `sd` is 0 or unknown."""
     if not sd > 0:
         return np.nan
     return _seeds_for(plan.power, lambda n: sum(power_of(h, plan, mean, sd, n, alpha)))
@@ -154,8 +158,8 @@ def seeds_to_support(h: Hypothesis, plan: Plan, mean: float, sd: float, alpha: f
 
 
 def _seeds_for(power: float, probability: Callable[[int], float]) -> float:
-    """Return the smallest number of seeds at which a probability, which grows with their number,
-    reaches a power; infinite if above `MAX_SEEDS`."""
+    """Return the smallest number of seeds at which a probability reaches a power; infinity if it is
+    above `MAX_SEEDS`. The probability must grow with the number of seeds."""
     seeds = range(2, MAX_SEEDS + 1)
     i = bisect_left(seeds, power, key=probability)
     return seeds[i] if i < len(seeds) else np.inf
@@ -164,15 +168,16 @@ def _seeds_for(power: float, probability: Callable[[int], float]) -> float:
 def expected_power(
     plan: Plan, spread: Mapping[str, float], n: int, effect: float | None = None
 ) -> pd.DataFrame:
-    """Return what `n` seeds can show, with a row per hypothesis in `spread`, which maps hypotheses
-    to the sd of their differences.
+    """Return the power of `n` seeds, with a row for each hypothesis in `spread`. `spread` maps
+    hypotheses to the sd of their differences.
 
     Columns: hypothesis, measure, `difference` (assumed to be the true one), sd, power, the `seeds`
     that reach the plan's power, and `negligible`: the power to show that the difference is
-    negligible if it is 0 (NaN if the hypothesis cannot get that answer). The assumed difference is
-    `effect`. Without it, it is 0 for an equivalence, and for a direction the bound plus the
-    smallest effect of interest. Every test gets an equal share of alpha, as if all others of its
-    family failed.
+    negligible if it is 0 (NaN if the hypothesis cannot get that answer).
+
+    The assumed difference is `effect`. Without an `effect`, it is 0 for an equivalence, and for a
+    direction it is the bound plus the smallest effect of interest. Every test gets an equal share
+    of alpha, as if all other tests of its family failed.
     """
     rows = []
     family_size = Counter(h.family for h in plan.bound.values())
@@ -204,9 +209,9 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     """Estimate the sd of each hypothesis's differences from the runs of another study, such as a
     pilot or a tuning study.
 
-    If that study has the arms, variants or levels of the hypothesis, take the sd of the same
-    difference. Otherwise take the largest sd of any arm's difference from its baseline, scaled by
-    `independent`. Leave out hypotheses whose measure has no runs or no spread.
+    If that study has the arms, variants or levels of the hypothesis, use the sd of the same
+    difference. Otherwise use the largest sd of any arm's difference from its baseline, scaled by
+    `independent`. Leave out a hypothesis if its measure has no runs or no spread.
     """
 
     def sd_between(values: pd.DataFrame, weights: Mapping[str, float]) -> float:
@@ -232,10 +237,10 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
 
 
 def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
-    """Return the sd of a hypothesis's difference, divided by that of the difference of two arms, if
-    all arms were independent with the same sd. It is below 1 for the mean of several pairs, and
-    above 1 for an interaction. `weights` are those of the hypothesis's arms; with {}, each of its
-    pairs counts as two arms."""
+    """Return the sd of a hypothesis's difference as a multiple of the sd of the difference of two
+    arms, if all arms were independent with the same sd. It is below 1 for the mean of several
+    pairs, and above 1 for an interaction. `weights` are the weights of the hypothesis's arms. With
+    {}, each of its pairs counts as two arms."""
     # The variance of a weighted sum is the sum of squared weights; that of two arms is 2.
     squares = sum(weight**2 for weight in weights.values()) or 2 * len(h.pairs)
     return float((squares / 2) ** 0.5)
@@ -250,8 +255,8 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
         if family.test == "exact":
             m_of[name] = len(family.contrasts) * len(family.measures)
     for name, m in m_of.items():
-        # The smallest p of n seeds is 2 / 2^n. By Holm's method, the smallest p of a family of m
-        # tests must be below alpha / m.
+        # The smallest p of n seeds is 2 / 2^n. In a family of m tests, Holm's method needs a
+        # smallest p below alpha / m.
         enough = 2 + int(np.log2(m / plan.alpha))
         if n < enough:
             yield f"{name}: an exact test of {n} seeds cannot reach its level; {enough} seeds can"

@@ -1,4 +1,4 @@
-"""Robustness of a result: without one seed, without one task, and in each task by itself."""
+"""Robustness of a result: without one seed, without one task, and for each task alone."""
 
 from collections.abc import Hashable, Mapping
 
@@ -20,8 +20,8 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     Return a row per contrast that at least three seeds completed: arm, baseline, measure, n,
     mean_delta, the `lowest` and `highest` mean without a seed, `sign_changes` (whether any of these
     means has another sign than mean_delta), and `largest_p`, the largest t_p without a seed. If the
-    contrasts are a family of tests, p is adjusted by Holm's method over the family, which lacks the
-    same seed.
+    contrasts are a family of tests, p is adjusted by Holm's method over the family without the same
+    seed.
     """
     values = {measure: by_seed(runs, measure) for measure in contrasts["measure"].unique()}
     rows = []
@@ -40,8 +40,8 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _range_of_means(contrast: Row, deltas: pd.Series, without: Mapping[Hashable, TTest]) -> Row:
-    """Return the range of a contrast's mean over the tests in `without`, each without one part, and
-    whether its sign changes. `deltas` are from all parts."""
+    """Return the range of a contrast's mean over the tests in `without`, and whether its sign
+    changes. Each of these tests leaves one part out; `deltas` are from all parts."""
     mean = deltas.mean()
     means = [test.mean_delta for test in without.values()]
     return {
@@ -63,9 +63,9 @@ def leave_one_task_out(
     left out in turn. `items` are the answers of all runs, with columns arm and seed.
 
     Return a row per contrast with at least two tasks that both arms were asked: arm, baseline,
-    measure, n, mean_delta, lowest, highest and sign_changes as in `leave_one_out`; `tasks`, their
-    number; `task`, the one whose omission moves the mean most; and `without`, the mean without that
-    task, with its t interval and p.
+    measure, n, mean_delta, lowest, highest and sign_changes as in `leave_one_out`; `tasks`, the
+    number of tasks; `task`, the task that moves the mean most if it is left out; and `without`, the
+    mean without that task, with its t interval and p.
     """
     rows: list[Row] = []
     if items.empty:

@@ -40,7 +40,7 @@ def collect(study: Study) -> list[RunResult]:
     if missing := [run for run, path in files.items() if not path.is_file()]:
         raise ResultError(
             f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
-            f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
+            f"Run ./run_all.sh params/{study.name}.yaml: it makes only the missing runs"
         )
     results = [RunResult.model_validate(read_json(path)) for path in files.values()]
     check(study, results)
@@ -54,8 +54,8 @@ _NO_WEIGHTS = (
     "embedding_roll",
     "backout",
 )
-"""Fields of the model that do not change `initial_weights`, a hash that leaves out the weights of
-the embedding normalization."""
+"""Fields of the model that do not change `initial_weights`. That hash leaves out the weights of the
+embedding normalization."""
 _OTHER_MODEL_FIELDS = [
     f"model.{field}" for field in ModelConfig.model_fields if field not in _NO_WEIGHTS
 ]
@@ -74,16 +74,18 @@ BUDGET = (*_TOKENS, *_NOT_TOKENS)
 """Fields that decide an arm's budget: the number of tokens, their text, and the precision."""
 _MEASURING_SETTINGS = "settings of the machine that measured it"
 MOST_NAMED = 8
-"""A message names this many runs at most, and says how many more there are."""
+"""A message names at most this many runs, and counts the others."""
 
 
 def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared.
 
-    All runs must have the study's hash, and the hash of their text. Each level of `code` must have
-    one code. Runs of one seed must have the same initial weights and batches, and machines that
-    round alike. Arms whose parameters ask for the same budget must have had the same steps, tokens
-    and batches. Raises UserError for runs that were made under another plan.
+    All runs must have the study's hash. Runs on the same text must have the same hash of it. Each
+    level of `code` must have one code. Runs of one seed must have the same initial weights and
+    batches, and machines that round in the same way. If the parameters of arms ask for the same
+    budget, they must have had the same steps, tokens and batches.
+
+    Raises UserError for runs that were made under another plan.
     """
     for run in runs:
         _require_own_parameters(study, run)
@@ -134,16 +136,16 @@ def _require_equal(
 ) -> None:
     """Raise ResultError unless runs that agree in all of `same` also agree in `field`.
 
-    `same` names dotted parameters or fields of the result. `value` reads the value to compare from
-    a run; without it, `field` is a field of the result. Within a group of runs the most frequent
-    value is taken as right, and the error names the runs that have another.
+    `same` has names of dotted parameters, or of fields of the result. `value` reads the value to
+    compare from a run; without it, `field` is a field of the result. Within a group of runs, the
+    most frequent value counts as right, and the error names the runs with another value.
     """
     value_of = value or attrgetter(field)
     groups = defaultdict(list)
     for run in runs:
         groups[json.dumps([_parameter(run, name) for name in same])].append(run)
     odd_runs = []
-    odd_values: dict[str, None] = {}  # a set that keeps its order
+    odd_values: dict[str, None] = {}  # used as a set that keeps its order
     usual_values: dict[str, None] = {}
     for group in groups.values():
         usual, _ = Counter(map(value_of, group)).most_common(1)[0]
@@ -192,7 +194,7 @@ def _error_about(runs: list[RunResult], reason: str, field: str = "") -> ResultE
     elif commit and field != CODE:
         remedy = f"If the code of commit {commit[:12]} causes this, the arms cannot be paired"
     elif field == CODE and not commit:
-        remedy = f"./run_all.sh {first.study} makes the runs again that other code made"
+        remedy = f"./run_all.sh {first.study} repeats the runs that other code made"
     return ResultError(f"run{'s' * bool(others)} {'; '.join(names)} {reason}. {remedy}")
 
 
@@ -212,14 +214,14 @@ def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, .
     """Return everything that decided how training rounded: packages, device, chip, and the settings
     in `also`.
 
-    If the run moved to another machine, a setting that changed lists each of its values with the
-    last step made with it.
+    If the run moved to another machine, a setting that changed has several values. Then list each
+    value with the last step that was made with it.
     """
     stretches = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
     if not stretches:  # older results have none
         stretches = [(run.steps, run.origin, run.origin["packages"])]
     by_end = {
-        # lm_eval trains nothing, and may be installed between training and measuring.
+        # Training does not use lm_eval, which may be installed between training and measuring.
         end: rounding(machine, {**packages, "lm_eval": None})
         | {name: machine.get(name) for name in also}
         for end, machine, packages in stretches
@@ -278,28 +280,29 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
 
 
 def column_by_arm(runs: pd.DataFrame, column: str) -> dict[str, Any]:
-    """Map every arm to its value in a column of the tidy table that is equal for all seeds."""
+    """Map every arm to its value in a column of the tidy table. The column must be equal for all
+    seeds of an arm."""
     by_arm: dict[str, Any] = nan_to_none(dict(zip(runs["arm"], runs[column], strict=True)))
     return by_arm
 
 
 def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
-    """Map every arm to its baseline, except arms that are their own."""
+    """Map every arm to its baseline, except arms that are their own baseline."""
     baselines = column_by_arm(runs, "baseline")
     return {arm: baseline for arm, baseline in baselines.items() if arm != baseline}
 
 
 def by_seed(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return a measure with seeds down and arms across; NaN if a run has none."""
+    """Return a measure as a table with seeds as rows and arms as columns; NaN if a run has none."""
     return runs.pivot(index="seed", columns="arm", values=measure).astype(float)
 
 
 def sides(values: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
     """Split a weighted sum of arms into the two sides of a difference, one row per seed.
 
-    `values` is a table of `by_seed`, `weights` maps arms to their weights, which sum to 0. Column
-    `arm` sums the arms of positive weight, `baseline` those of negative weight (times -1), so that
-    the weighted sum is arm - baseline. NaN if any of these runs has no value.
+    `values` is a table of `by_seed`. `weights` maps arms to their weights, which sum to 0. Column
+    `arm` sums the arms with positive weights, and `baseline` those with negative weights (times
+    -1). So the weighted sum is arm - baseline. NaN if any of these runs has no value.
     """
     of_arms = values[list(weights)].to_numpy()  # (seeds, arms)
     weight = np.array([*weights.values()])  # (arms,)
@@ -322,32 +325,32 @@ def budgets(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def budget_factors(budget: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]) -> str:
     """Return the factors that give the two sides of a difference (see `sides`) different budgets.
 
-    `budget` is that of `budgets`. If no such factor differs, the budgets were equal: `check` made
-    sure of it.
+    `budget` comes from `budgets`. If no such factor differs, the budgets were equal: `check` made
+    sure of that.
     """
 
     def differs(value_of: Mapping[str, Any]) -> bool:
-        """Return whether the sides differ. A value that both have equally often has weight 0."""
+        """Return whether the sides differ. If both have a value equally often, its weight is 0."""
         total: dict[Any, float] = defaultdict(float)
         for arm, weight in weights.items():
             total[value_of[arm]] += weight
         return any(abs(weight) > 1e-9 for weight in total.values())
 
     tokens = {arm: math.prod(budget[field][arm] for field in _TOKENS) for arm in weights}
-    # Twice as many steps with half the batch are as many tokens, and so the same budget.
+    # Twice as many steps with half the batch are as many tokens, so the budget is the same.
     fields = BUDGET if differs(tokens) else _NOT_TOKENS
     return ", ".join(field for field in fields if differs(budget[field]))
 
 
 def is_comparable(vocabularies: Mapping[str, str], measure: str, arms: Iterable[str]) -> bool:
-    """Return whether arms may be compared in a measure. If it is per token, they must have the same
-    vocabulary. `vocabularies` maps arms to theirs."""
+    """Return whether arms may be compared in a measure. If the measure is per token, the arms must
+    have the same vocabulary. `vocabularies` maps arms to their vocabularies."""
     return measure not in PER_TOKEN or len({vocabularies[arm] for arm in arms}) == 1
 
 
 def main_measures(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
-    """Return the measures that are shown first: the plan's primary ones. Without a plan, loss and
-    perplexity, or bits per character if the arms have different vocabularies."""
+    """Return the measures to show first: the plan's primary measures. Without a plan, these are
+    loss and perplexity, or bits per character if the arms have different vocabularies."""
     if plan:
         return available_measures(plan.primary_measures, runs)
     one_vocabulary = runs["vocabulary"].nunique() == 1
@@ -379,7 +382,7 @@ def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]
 
 def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
     """Concatenate one of the `tables` of all results, with columns arm, variant, setting and seed.
-    Runs that lack it, because they diverged, are left out."""
+    Leave out runs that lack the table because they diverged."""
     return _joined(
         (run.arm, run.seed, run.variant, run.setting, pd.DataFrame(run.tables[name]))
         for run in results
@@ -402,7 +405,7 @@ def read_parquet(
 
 
 def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.DataFrame:
-    """Concatenate tables, each given after the arm, seed, variant and setting of its run."""
+    """Concatenate tables. Each comes with the arm, seed, variant and setting of its run."""
     tables = {tuple(run): table for *run, table in parts}
     if not tables:
         return pd.DataFrame()
@@ -413,9 +416,9 @@ def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.Data
 def melt_columns(
     curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
 ) -> pd.DataFrame:
-    """Melt the columns whose names start with `prefix`, at the last step of every run's curve (or
-    the first, with `end="min"`). In the result, column `name` holds the rest of the old column's
-    name, and `value` its number."""
+    """Melt the columns with names that start with `prefix`, at the last step of every run's curve
+    (or at the first, with `end="min"`). In the result, column `name` has the rest of the old
+    column's name, and `value` the number in it."""
     at_end = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
     columns = list(curve.filter(regex=f"^{prefix}"))
     rows = at_end.melt(["arm", "variant", "setting", "seed"], columns, var_name=name)
@@ -424,8 +427,8 @@ def melt_columns(
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """Return a whole study, ready for JSON: parameters, all runs, and a summary with the number of
-    completed runs, their mean and sd (n - 1) for each arm and measure."""
+    """Return a whole study, ready for JSON: its parameters, all runs, and a summary. The summary
+    has, for each arm and measure, the number of completed runs, their mean and their sd (n - 1)."""
     of_arm = defaultdict(list)
     for run in results:
         of_arm[run.arm].append(run)

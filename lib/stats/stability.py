@@ -1,9 +1,9 @@
 """Judge the stability of runs by their training loss, from the first step on.
 
-Two things are measured: the largest rise of the loss (its *severity*), in nats or as a multiple of
-the run's batch noise; and the *plateau*, the steps in which the loss stays high at the start. A
-plan defines which rise makes a run unstable, and when it is harmful. `training_warnings` applies
-the same rule while a run trains.
+Two things are measured: the largest rise of the loss (the *severity*), in nats or in multiples of
+the run's batch noise; and the *plateau*, the number of steps in which the loss stays high at the
+start. A plan defines which rise makes a run unstable, and when a run is harmful.
+`training_warnings` applies the same rule while a run trains.
 """
 
 from functools import cache
@@ -32,8 +32,8 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
     The estimate is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window`
     differences between neighbouring losses, divided by √2 because a difference has the noise of two
-    batches. Neither the fall of the loss nor a spike moves it much. The first steps, which have no
-    full window before them, share the estimate of the first window.
+    batches. Neither the fall of the loss nor a spike moves it much. The first steps have no full
+    window before them, so they share the estimate of the first window.
     """
     from scipy.stats import median_abs_deviation
 
@@ -44,7 +44,7 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
         return np.full(len(values), np.nan)
     windows = sliding_window_view(differences, n)
     spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
-    # Window i ends with the loss of step i + n. Step t takes the one that ends with step t - 1.
+    # Window i ends with the loss of step i + n. Step t uses the window that ends with step t - 1.
     last_before = np.maximum(0, np.arange(len(values)) - n - 1)
     return np.asarray(spread[last_before])
 
@@ -71,15 +71,15 @@ def plateau(loss: ArrayLike, below: float) -> int:
 def judge_run(loss: ArrayLike, rule: Instability, entropy: float, *, diverged: bool) -> Json:
     """Judge one run by its training loss (steps,), in nats.
 
-    - `severity`: its largest rise above the running minimum, in nats
-    - `plateau`: its length in steps
+    - `severity`: the largest rise of the loss above its running minimum, in nats
+    - `plateau`: the length of the plateau in steps
     - `transient`: whether some rise is larger than the rule allows
-    - `collapsed`: whether it has a transient and ends high
-    - `untrained`: whether it ends high without one
-    - `unstable`: whether it diverged or has a transient
+    - `collapsed`: whether the run has a transient and ends high
+    - `untrained`: whether the run ends high without a transient
+    - `unstable`: whether the run diverged or has a transient
 
-    It ends high if its mean loss in the last steps is above `entropy`, the unigram entropy of the
-    training text in nats.
+    A run ends high if its mean loss in the last steps is above `entropy`, the unigram entropy of
+    the training text in nats.
     """
     values = np.asarray(loss, dtype=float)
     finite = values[np.isfinite(values)]
@@ -98,12 +98,12 @@ def judge_run(loss: ArrayLike, rule: Instability, entropy: float, *, diverged: b
 
 
 def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Judge every run of the tidy table by its `trace`, the joined raw table of all runs. Return a
-    row per run: arm, seed, the columns of `judge_run`, `judged` and `harmful`.
+    """Judge every run of the tidy table by its training loss. `trace` is the raw table of all runs.
+    Return a row per run: arm, seed, the columns of `judge_run`, `judged` and `harmful`.
 
-    `judged` is False, and `unstable` NaN, for all runs if the plan does not define instability, and
-    for the runs of an arm that starts high: its mean first loss is more than `rule.start` nats
-    above ln V, the loss of a uniform guess.
+    `judged` is False, and `unstable` NaN, if the plan does not define instability, or if the run's
+    arm starts high: its mean first loss is more than `rule.start` nats above ln V, the loss of a
+    uniform guess.
 
     `harmful` is 1 if a run diverged, or if its plateau is longer than the plan's longest and its
     final loss exceeds the median of its arm by more than the smallest effect of interest. It is 0
@@ -134,7 +134,7 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
 
 def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
     """Add four columns of `judge_runs` to the tidy table: `unstable` and `harmful` (0 or 1; NaN if
-    not judged), `severity` and `plateau` (NaN if the run diverged, like its other measures)."""
+    not judged), `severity` and `plateau` (like other measures, NaN if the run diverged)."""
     of_completed = stability[["severity", "plateau"]].where(runs["status"] == "completed")
     return runs.assign(**stability[["unstable", "harmful"]], **of_completed)
 
@@ -154,10 +154,10 @@ def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
 def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """Return one row per arm, from the tidy table and that of `judge_runs`.
 
-    Columns: arm, variant, setting; n, the number of runs; `judged` and `unstable`, how many of them
-    are; `share`, that of unstable among judged runs, with its exact 1 - alpha interval (low, high);
-    `transient_runs` and so on, how many there are of each kind; median and largest severity (nats);
-    median and longest plateau (steps).
+    Columns: arm, variant, setting; n, `judged` and `unstable`, the numbers of runs, of judged runs
+    and of unstable runs; `share`, the share of unstable runs among judged runs, with its exact
+    1 - alpha interval (low, high); `transient_runs` and so on, the number of runs of each kind;
+    median and largest severity (nats); median and longest plateau (steps).
     """
     kinds = ("transient", "collapsed", "untrained", "diverged", "harmful")
     known = [kind for kind in kinds if stability[kind].notna().all()]
@@ -184,12 +184,12 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
-    """Return warnings about a run that trains, from its steps so far (columns step, loss and
-    grad_norm). There is at most one of each kind, about the first step at which
+    """Return warnings about a run in training, from its steps so far (columns step, loss and
+    grad_norm). There is at most one warning of each kind, about the first such step:
 
     - `finite`: the loss or the gradient is not finite;
-    - `rise`: the loss is further above its minimum so far than the rule allows (12 times its noise
-      if the plan has no rule);
+    - `rise`: the loss is further above its minimum so far than the rule allows (if the plan has no
+      rule, by more than 12 times its noise);
     - `norm`: the gradient norm is more than ten times the median of the 50 steps before.
     """
     rule = rule if rule.is_defined else Instability(noise=Noise())

@@ -27,13 +27,13 @@ REFERENCES = {
     "bigram_loss": "a bigram model",
     "source_loss": "the text's own source",
 }
-"""Reference loss (see `RunResult.references`) → the model that has it on held-out text."""
+"""Reference loss (see `RunResult.references`) → the model with this loss on held-out text."""
 
 UNTESTED = "Nothing is tested: an interval that excludes zero is a hint; test it on new seeds."
 PAGE = 105
-"""Letters that fit into a line of a page, 1000 pixels wide."""
+"""Letters that fit into a line of a page that is 1000 pixels wide."""
 ACROSS = 6
-"""Most arms that are columns of a table. More are its rows."""
+"""Up to this many arms are the columns of a table. More arms are its rows."""
 
 
 def in_markdown(verdict: Json) -> str:
@@ -60,7 +60,7 @@ def decisions_in_words(verdict: Json) -> list[str]:
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
-    """Write a sample as `mean ± sd`: `mean ± n/a` of a single value, `n/a` of none."""
+    """Write a sample as `mean ± sd`; a single value as `mean ± n/a`, an empty sample as `n/a`."""
     if values.empty:
         return "n/a"
     sd = f"{values.std():,.{digits}f}" if len(values) > 1 else "n/a"
@@ -68,8 +68,8 @@ def mean_and_sd(values: pd.Series, digits: int) -> str:
 
 
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
-    """Write a table's numbers with `digits` decimals and its missing values as n/a; its first
-    column becomes the index. None, in place of a table that a diverged run lacks, gives an empty
+    """Write a table's numbers with `digits` decimals, and its missing values as n/a. The first
+    column becomes the index. If the table is None (a diverged run lacks some), return an empty
     table."""
     if table is None or table.empty:
         return pd.DataFrame()
@@ -83,8 +83,8 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
 
 
 def section(words: str, *tables: pd.DataFrame) -> None:
-    """Show tables whole, below a heading and what to look for, in Markdown. Nothing is shown if all
-    of them are empty. A table that is wider than a page is continued below, in parts."""
+    """Show whole tables below `words`: Markdown with a heading and what to look for. Show nothing
+    if all tables are empty. A table that is wider than a page is continued below, in parts."""
     shown = [part for table in tables if not table.empty for part in _parts(table)]
     rows, columns, width = (f"display.max_{of}" for of in ("rows", "columns", "colwidth"))
     if shown:
@@ -93,8 +93,8 @@ def section(words: str, *tables: pd.DataFrame) -> None:
 
 
 def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split a table by columns into parts of at most `PAGE` letters a line. Names of arms break at
-    their commas."""
+    """Split a table by columns into parts of at most `PAGE` letters a line. Names of arms may wrap
+    at their commas."""
     table = table.rename(index=_breakable, columns=_breakable)
     rest = PAGE - _width(table.index)
     parts, used = [list[int]()], 0
@@ -109,7 +109,7 @@ def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _width(cells: Iterable[object]) -> int:
-    """Return the letters that a column takes: some wrap at their spaces, after 32."""
+    """Return the number of letters that a column takes. Cells longer than 32 letters wrap."""
     return min(32, max((len(str(cell)) for cell in cells), default=0)) + 3
 
 
@@ -129,8 +129,8 @@ def result_table(result: RunResult) -> pd.DataFrame:
 
 
 def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """Write mean ± sd (n - 1) over completed runs, with arms down and measures across. Diverged
-    runs are counted but not averaged, except in shares of runs, where each counts as 1."""
+    """Write mean ± sd (n - 1) over completed runs, with arms as rows and measures as columns.
+    Diverged runs are counted but not averaged, except in shares of runs: there each counts as 1."""
     rows = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         completed = of_arm[of_arm["status"] == "completed"]
@@ -147,21 +147,21 @@ def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 def summary_table(
     runs: pd.DataFrame, group: MeasureGroup = "summary", first: Iterable[str] = ()
 ) -> pd.DataFrame:
-    """Return the `means` of the measures in `first`, then of those in a group, without measures
-    that no run has. `runs` is the table of `lib.stats.runs.tidy`."""
+    """Return the `means` of the measures in `first`, then of the measures of a group. Leave out
+    measures that no run has. `runs` is the table of `lib.stats.runs.tidy`."""
     table = means(runs, available_measures([*first, *measures_in(group)], runs))
     return _few_across(table)
 
 
 def _few_across(table: pd.DataFrame) -> pd.DataFrame:
-    """Turn a table with few rows, so that they are columns."""
+    """Transpose a table with few rows, so that its rows become columns."""
     return table.T if len(table) <= ACROSS else table
 
 
 def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFrame]:
-    """Write the differences arm - baseline of every seed, then mean and sd, for up to six arms with
-    arms across. There is one table per measure: those in `first`, then those of the comparison
-    group. A difference is n/a if either run diverged."""
+    """Write the differences arm - baseline of every seed, then their mean and sd, in one table per
+    measure: the measures in `first`, then those of the comparison group. Up to six arms are the
+    columns of a table. A difference is n/a if either run diverged."""
     vocabularies = column_by_arm(runs, "vocabulary")
     tables = []
     for name in available_measures([*first, *measures_in("comparison")], runs):
@@ -180,9 +180,9 @@ def seed_tables(runs: pd.DataFrame, first: Iterable[str] = ()) -> list[pd.DataFr
 
 
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Write contrasts, or the effects of `factor_effects`, as rows, with measures across: each cell
-    is a mean difference with its t interval, or "changes sign" for an effect that does. A row's
-    name says if the two sides had different budgets. Empty for an empty table."""
+    """Write contrasts, or the effects of `factor_effects`, as rows, with measures as columns. Each
+    cell is a mean difference with its t interval, or "changes sign" for an effect that does. The
+    name of a row says if the two sides had different budgets. Empty for an empty table."""
     if contrasts.empty:
         return pd.DataFrame()
     cells: dict[str, dict[str, str]] = {}
@@ -201,7 +201,7 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
 
 
 def statistics(contrasts: pd.DataFrame, measures: Iterable[str]) -> list[pd.DataFrame]:
-    """Write every statistic of the contrasts in some measures, with a table for each measure."""
+    """Write every statistic of the contrasts in `measures`, with a table for each measure."""
     tables = []
     for measure in measures:
         rows = contrasts[contrasts["measure"] == measure]
@@ -214,10 +214,10 @@ def statistics(contrasts: pd.DataFrame, measures: Iterable[str]) -> list[pd.Data
 
 
 def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
-    """Write what to know before reading anything into contrasts or effects, a line each: how many
-    unadjusted intervals there are, if an effect changes sign, and if there are only one or two
-    seeds. Given the runs: also which arms ended with equal weights, if learning rates were not
-    tuned for each optimizer, and what is not compared."""
+    """Write cautions about contrasts or effects, a line each: how many unadjusted intervals there
+    are, if an effect changes sign, and if there are only one or two seeds. With `runs`, also write
+    which arms ended with equal weights, if learning rates were not tuned for each optimizer, and
+    which measures are not compared."""
     rows = [row for row in rows if not pd.isna(row["mean_delta"])]
     shown = [row for row in rows if not row.get("changes_sign")]
     n_intervals = sum(not pd.isna(row["t_low"]) for row in shown)
@@ -233,7 +233,7 @@ def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
         )
     if 2 in n_seeds:
         lines.append(
-            "Two seeds show no spread: an interval over two differences says next to nothing; add "
+            "Two seeds show no spread: an interval over two differences says almost nothing; add "
             "seeds."
         )
     if 1 in n_seeds:
@@ -244,8 +244,8 @@ def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
 
 
 def equal_at_the_end(runs: pd.DataFrame) -> str:
-    """Name the arms that ended with the same weights in every seed, so that their difference had no
-    effect on training: a line for each such group of arms, "" if there is none."""
+    """Name the arms that ended with the same weights in every seed: their difference had no effect
+    on training. Write a line for each such group of arms; "" if there is none."""
     arms_of: dict[tuple[str, ...], list[str]] = {}
     for arm, part in runs.groupby("arm", sort=False):
         weights = tuple(part.sort_values("seed")["final_weights"])
@@ -279,8 +279,8 @@ def untuned(runs: pd.DataFrame) -> str:
 
 
 def repetitions(file: Path) -> str:
-    """Repeat the warnings that 01_data wrote to `file`: of held-out passages that are also in the
-    training part, and of held-out text that is unlike it. "" if 01_data was not executed."""
+    """Repeat the warnings that 01_data wrote to `file`, about held-out passages that are also in
+    the training part, and about held-out text that is unlike it. "" if 01_data was not executed."""
     if not file.is_file():
         return ""
     warnings = set()
@@ -294,8 +294,8 @@ def not_compared(runs: pd.DataFrame) -> str:
     if runs["vocabulary"].nunique() == 1:
         return ""
     return (
-        "The arms' tokenizers differ, so that a token of one is another amount of text in another: "
-        "loss, perplexity and accuracy per token are not compared; bits per character are."
+        "The arms' tokenizers differ, so a token is not the same amount of text in all arms: loss, "
+        "perplexity and accuracy per token are not compared; bits per character are."
     )
 
 

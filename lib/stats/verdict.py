@@ -34,14 +34,14 @@ class Verdict:
     """Hypothesis → `answer` (supported, refuted, negligible, undecided) and `reason`, in words."""
     decisions: list[dict[str, str]]
     tables: dict[str, pd.DataFrame]
-    """By name, maybe empty: `contrasts` (columns of `lib.stats.paired.contrast_table`, and family,
-    test, p_holm), `effects` (`lib.stats.factorial.factor_effects`), `tests` and `hypothesis_tests`
-    (`lib.stats.hypotheses`), and `stability` (`lib.stats.stability.judge_runs`)."""
+    """Tables by name; some may be empty: `contrasts` (columns of `lib.stats.paired.contrast_table`,
+    and family, test, p_holm), `effects` (`lib.stats.factorial.factor_effects`), `tests` and
+    `hypothesis_tests` (`lib.stats.hypotheses`), `stability` (`lib.stats.stability.judge_runs`)."""
     beyond: dict[str, pd.DataFrame]
-    """Exploratory tables by name, without empty ones, such as those of `lib.stats.robustness`."""
+    """Exploratory tables by name, such as those of `lib.stats.robustness`; none is empty."""
 
     def as_json(self) -> Json:
-        """Return all but the runs as JSON-ready values; NaN becomes None."""
+        """Return everything except the runs, ready for JSON; NaN becomes None."""
         return {
             "standing": self.claim.name,
             "exploratory_because": self.claim.reasons,
@@ -65,8 +65,8 @@ def analyse(
 ) -> Verdict:
     """Make every table of the verdict on a study.
 
-    `runs` is the tidy table; `trace`, `items` and `stock` are the joined raw tables of steps, of
-    answers to the suite, and of answers to stock tasks. An exploratory study gets contrasts with
+    `runs` is the tidy table. `trace`, `items` and `stock` are raw tables of all runs: steps,
+    answers to the suite, answers to stock tasks. An exploratory study gets contrasts with
     intervals, but no tests, answers or decisions. The study's hash seeds the random generator, so
     the same runs always give the same numbers.
     """

@@ -1,5 +1,5 @@
-"""Calibration: are 80 % of the predictions with 80 % confidence right? And which temperature of the
-softmax would make confidence and accuracy agree?
+"""Calibration: are 80 % of the predictions with 80 % confidence right? And at which softmax
+temperature would confidence and accuracy agree?
 """
 
 import math
@@ -16,31 +16,31 @@ from lib import results
 
 Array = NDArray[np.generic]
 ToLogits = Callable[[Tensor, Tensor], Iterable[tuple[Tensor, Tensor]]]
-"""`GPT.logits_in_parts`: hidden (N, C) and targets (N,) → logits (n, V) and targets (n,) of a few
+"""`GPT.logits_in_parts`: hidden (N, C) and targets (N,) → logits (n, V) and targets (n,), a few
 rows at a time."""
 Rows = list[tuple[Tensor, Tensor]]
 """For each batch, inputs of the output projection (N, C) and targets (N,). Logits are computed
-again whenever they are needed: with 50,000 tokens, those of all batches would be gigabytes."""
+again whenever they are needed: with 50,000 tokens, the logits of all batches take gigabytes."""
 N_BINS = 15
-"""Bins of Guo et al. 2017 (arXiv 1706.04599)."""
+"""Number of bins, as in Guo et al. 2017 (arXiv 1706.04599)."""
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 """Temperatures that 02_train lists."""
 FITTED_BETWEEN = (1 / 20, 20)
 NULL_REPETITIONS = 50
-"""Draws of right and wrong answers that `null_ece` averages over."""
+"""`null_ece` draws right and wrong answers this many times."""
 
 
 def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
-    """Return the temperature in `FITTED_BETWEEN` at which the loss of these rows is lowest (Guo et
+    """Return the temperature within `FITTED_BETWEEN` that minimizes the loss of these rows (Guo et
     al. 2017, section 4.2). The loss is convex in the inverse temperature, so it has one minimum."""
-    from scipy.optimize import minimize_scalar  # here, because it is slow to import
+    from scipy.optimize import minimize_scalar  # imported here because it is slow to import
 
     def loss(log_temperature: float) -> float:
         total = torch.zeros((), dtype=torch.float64)
         for hidden, targets in rows:
             for logits, target in to_logits(hidden, targets):
-                # In float64, because near the minimum losses differ by less than float32 resolves.
-                tempered = logits.double() / math.exp(log_temperature)
+                # In float64: near the minimum, losses differ by less than float32 can resolve.
+                tempered = logits.double() / math.exp(log_temperature)  # (n, V)
                 total = total.to(logits.device) + F.cross_entropy(tempered, target, reduction="sum")
         return float(total)
 
@@ -53,15 +53,15 @@ def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
 def temper(
     to_logits: ToLogits, rows: Rows, temperatures: Iterable[float]
 ) -> dict[float, NDArray[np.float64]]:
-    """Return temperature → array (2, n): for each prediction the log-likelihood of the right symbol
-    and the confidence, which is the probability of the likeliest symbol."""
+    """Return temperature → array (2, n). It has for each prediction the log-likelihood of the right
+    symbol, and the confidence: the probability of the likeliest symbol."""
     found: dict[float, list[Tensor]] = {temperature: [] for temperature in temperatures}
     for hidden, targets in rows:
         for logits, target in to_logits(hidden, targets):
-            shifted = logits - logits.amax(dim=-1, keepdim=True)  # so the largest is 0
-            right = shifted.gather(1, target[:, None])[:, 0].double()
+            shifted = logits - logits.amax(dim=-1, keepdim=True)  # (n, V); the largest is 0
+            right = shifted.gather(1, target[:, None])[:, 0].double()  # (n,)
             for temperature, parts in found.items():
-                # The softmax's denominator; its largest numerator is exp(0) = 1.
+                # The denominator of the softmax, (n,). Its largest numerator is exp(0) = 1.
                 total = (shifted / temperature).exp().sum(dim=-1, dtype=torch.float64)
                 parts.append(torch.stack([right / temperature - total.log(), 1 / total]))
     return {
@@ -70,8 +70,8 @@ def temper(
 
 
 def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> NDArray[np.int64]:
-    """Return the bin of each prediction (N,). Bins are in order of confidence, and all hold the
-    same number of predictions (± 1)."""
+    """Return the bin of each prediction, (N,). Bins are in order of confidence. All have the same
+    number of predictions (± 1)."""
     bins = np.empty(len(confidence), dtype=np.int64)
     order = np.argsort(confidence, kind="stable")
     for number, members in enumerate(np.array_split(order, n_bins)):
@@ -80,15 +80,15 @@ def equal_mass_bins(confidence: Array, n_bins: int = N_BINS) -> NDArray[np.int64
 
 
 def equal_width_bins(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the bin of each prediction (N,). Bins are intervals of confidence, as in Guo et al.
+    """Return the bin of each prediction, (N,). Bins are intervals of confidence, as in Guo et al.
     2017: (0, 1/15], (1/15, 2/15], …"""
     bins = np.ceil(confidence * N_BINS).astype(np.int64) - 1
     return bins.clip(0, N_BINS - 1)
 
 
 def reliability(confidence: Array, correct: Array, bins: NDArray[np.int64]) -> pd.DataFrame:
-    """Return a row per bin that is not empty: bin, n, and the sums over its predictions of
-    confidence and of correct."""
+    """Return a row for each bin that is not empty: bin, n, and the sums of `confidence` and of
+    `correct` over the predictions in it."""
     n = np.bincount(bins)
     table = pd.DataFrame({"bin": np.arange(len(n)), "n": n})
     table["confidence"] = np.bincount(bins, confidence)  # bincount sums its weights
@@ -100,7 +100,7 @@ def null_ece(
     confidence: NDArray[np.float64], bins: NDArray[np.int64], generator: np.random.Generator
 ) -> float:
     """Return the mean ECE of a *perfectly calibrated* predictor with these confidences. It is above
-    0, because in a bin of finite size accuracy differs from confidence by chance."""
+    0, because in a bin of finite size, accuracy differs from confidence by chance."""
     values = []
     for _ in range(NULL_REPETITIONS):
         correct = generator.random(len(confidence)) < confidence
@@ -117,14 +117,14 @@ def calibrate(
     n_dev: int,
     generator: np.random.Generator,
 ) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """Measure the calibration of held-out predictions, given their confidence and correct (N,), and
-    the rows from which they were made. The first `n_dev` predictions are from dev, the others from
-    test. Return
+    """Measure the calibration of held-out predictions. `confidence` and `correct` are (N,), and
+    `rows` are the inputs of these predictions. The first `n_dev` predictions are from dev, the
+    others from test. Return
 
     - measures that cannot be computed from bins: ece_null over all held-out characters;
       temperature, fitted on dev; nll_test_tempered, the test loss at that temperature;
     - a table of bins: `reliability` for each of `lib.results.BINNINGS`;
-    - a table of test at fixed temperatures and the fitted one: temperature, nll and ece
+    - a table for test at fixed temperatures and at the fitted one: temperature, nll and ece
       (equal-mass bins).
     """
     # Split the batches between dev and test.
@@ -132,17 +132,17 @@ def calibrate(
     test: Rows = []
     n_before = 0
     for hidden, targets in rows:
-        n_of_dev = n_dev - n_before  # in this batch and the ones after it
+        n_of_dev = n_dev - n_before  # in this batch and later ones
         if n_of_dev > 0:
             dev.append((hidden[:n_of_dev], targets[:n_of_dev]))
         if n_of_dev < len(targets):
-            # A batch with predictions from both is kept whole. Those from dev are dropped below.
+            # Keep a batch whole if it has predictions from both. Those from dev are dropped below.
             test.append((hidden, targets))
         n_before += len(targets)
 
     fitted = fit_temperature(to_logits, dev)
     n_test = len(correct) - n_dev
-    of_test: dict[float, pd.DataFrame] = {}  # by temperature
+    of_test: dict[float, pd.DataFrame] = {}  # temperature → reliability on test
     nll: dict[float, float] = {}
     tempered = temper(to_logits, test, sorted({*TEMPERATURES, fitted}))
     for temperature, both in tempered.items():

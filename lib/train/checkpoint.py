@@ -1,8 +1,9 @@
 """Write and read the checkpoints of a run; load the model of a finished run.
 
-A checkpoint is one file, `step-0000000100-<hash>.pt`. Its name holds the SHA-256 of its content, so
-damage is noticed. The last two are kept: if the last one is damaged, a line says so, and training
-continues from the one before. Neither writing nor reading holds a copy of it in memory.
+A checkpoint is one file, `step-0000000100-<hash>.pt`. Its name has the SHA-256 of its content, so
+damage is noticed. The last two checkpoints are kept. If the last one is damaged, a line says so,
+and training resumes from the one before. Neither writing nor reading needs a copy of the file in
+memory.
 """
 
 import sys
@@ -23,15 +24,15 @@ from lib.train.model import GPT, weights_digest
 
 
 def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
-    """Return the folder of a run's checkpoints. After a change of code or parameters it is another
-    one, so that no run continues from weights that were trained otherwise."""
+    """Return the folder of a run's checkpoints. Other code or other parameters have another folder,
+    so that no run resumes from weights that were trained in another way."""
     return folder / "checkpoints" / provenance.identity[:16]
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, and remove all but the last two. `state` is what `Trainer.save` collects:
-    everything that a run needs to continue as if it had never stopped."""
-    for leftover in folder.glob(".*"):  # half-written files of a process that was killed
+    """Write a checkpoint, and delete all but the last two. `state` comes from `Trainer.save`: it
+    has everything that a run needs to go on as if it had never stopped."""
+    for leftover in folder.glob(".*"):  # half-written files of killed processes
         leftover.unlink(missing_ok=True)
     unnamed = folder / "unnamed.pt"
     with atomic_write(unnamed) as temporary, temporary.open("wb") as file:
@@ -42,21 +43,21 @@ def save(folder: Path, state: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> Any:
-    """Read the last checkpoint that is not damaged; None if there is none. Print a line for each
-    damaged one, and rename it."""
+    """Read the last undamaged checkpoint; None if there is none. Print a line about each damaged
+    one, and rename it."""
     for path in sorted(folder.glob("step-*.pt"), reverse=True):
         if path.stem.endswith(sha256(path)[:16]):
-            # Memory-mapped: all processes of a run share the pages of the file.
+            # Memory-map the file, so that all processes of a run share its pages.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         aside = path.rename(path.with_suffix(".damaged"))
-        line = f"Checkpoint {path.name} is damaged. It is not used, and kept as {aside.name}."
-        print(line, file=sys.stderr)  # a record of the notebook leaves stderr out
+        line = f"Checkpoint {path.name} is damaged. It is not used, and is kept as {aside.name}."
+        print(line, file=sys.stderr)  # stderr is not in the record of a notebook
     return None
 
 
 def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, GPT]:
-    """Load a finished run from `runs/`: its result, its corpus, and its model with the weights that
-    the result was measured on.
+    """Load a finished run from `runs/`: its result, its corpus, and its model with the measured
+    weights.
 
     Raises ConfigError for a study, arm or seed that does not exist, UserError for a run without a
     result or weights, and CorpusError if its corpus is missing.
@@ -72,8 +73,8 @@ def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, G
         raise UserError(f"{name} has no result; {command} makes it") from None
     if provenance.training_digest != train_key() and provenance.code:
         raise UserError(
-            f"{name} was trained by the code of commit {provenance.code[:12]}; check that out, and "
-            "repeat the command there"
+            f"{name} was trained by the code of commit {provenance.code[:12]}; check that commit "
+            "out, and repeat the command there"
         )
     config = RunConfig.model_validate(result.config)
     corpus = load_corpus(config.corpus)
@@ -83,7 +84,7 @@ def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, G
         model.load_state_dict(state["model"], assign=True)
     if not state or weights_digest(model, all_weights=True) != result.final_weights:
         raise UserError(
-            f"{name} has no checkpoint with its result's weights; delete {relative(folder)}, and "
-            f"{command} trains it again"
+            f"{name} has no checkpoint with the weights of its result; delete {relative(folder)}, "
+            f"and {command} trains it again"
         )
     return result, corpus, model

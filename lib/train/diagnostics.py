@@ -1,6 +1,6 @@
-"""Measure what happens inside a model while it trains: norms, cosines, residual stream, logits,
-AdamW's second moments, and gain and bias of the embedding normalization. The trainer calls these
-functions at each evaluation; they never change weights or draw random numbers.
+"""Measure the inside of a model during training: norms, cosines, residual stream, logits, AdamW's
+second moments, and gain and bias of the embedding normalization. The trainer calls these functions
+at each evaluation. They never change weights or draw random numbers.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ from lib.train.model import GPT
 
 
 def mean_cosine(vectors: Tensor) -> Tensor:
-    """Return the mean cosine similarity over all pairs of different rows of (n, C), a scalar. It is
-    1 if all rows have the same direction.
+    """Return the mean cosine similarity over all pairs of different rows of (n, C), as a scalar. It
+    is 1 if all rows have the same direction.
 
-    For unit vectors u, the sum over all pairs is |Σu|² - Σ|u|², so no n × n matrix is needed.
+    For unit vectors u, the sum over all pairs is |Σu|² - Σ|u|², so we need no n × n matrix.
     """
     unit = F.normalize(vectors.detach().double(), dim=-1)
     n = len(unit)
@@ -30,19 +30,19 @@ def mean_cosine(vectors: Tensor) -> Tensor:
 def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     """Return columns of the curve, from one forward pass over `windows` (n, T + 1):
 
-    - dev_loss (nats);
+    - dev_loss (in nats);
     - embedding_norm: mean L2 norm at the input of block 1;
     - embedding_cosine: mean cosine between token embeddings;
-    - input_cosine: the same between vectors at the input of block 1;
+    - input_cosine: mean cosine between vectors at the input of block 1;
     - residual_norm_<k>: mean L2 norm of the residual stream after k blocks, k = 0 … n_layer. The
-      last one is the norm of what `ln_f` reads, so with `backout` without block 1's input;
+      last one is the norm of the input of `ln_f`. With `backout`, that is without block 1's input;
     - logit_max and logit_sd: the largest logit of a prediction, and the standard deviation of its
-      logits, as means over predictions;
-    - norm_gain and norm_bias: means over these parameters, if the embedding normalization has them.
+      logits, both as means over predictions;
+    - norm_gain and norm_bias: means of gain and bias, if the embedding normalization has them.
     """
     windows = windows.to(model.transformer.wte.weight.device)
     residual: list[Tensor] = []  # the stream (n, T, C) after 0, 1, … n_layer blocks
-    with ExitStack() as hooks:  # removes the hooks at its end
+    with ExitStack() as hooks:  # removes the hooks when it ends
         for reader in (*model.transformer.h, model.transformer.ln_f):
             hook = reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
             hooks.enter_context(hook)
@@ -78,18 +78,19 @@ def read_scalars(values: dict[str, Tensor]) -> dict[str, float]:
 
 
 def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
-    """Return how far one update moved the token embeddings, (V, C) each, as means over rows:
+    """Return how far one update moved the token embeddings. `before` and `after` are (V, C) each.
+    Both measures are means over rows:
 
-    - embedding_angle: the angle between a row before and after (radians);
-    - embedding_update: the length of its change, relative to its length before.
+    - embedding_angle: the angle between a row before and after the update (in radians);
+    - embedding_update: the length of the row's change, divided by its length before the update.
 
     If rows are normalized, only the angle changes what the model computes (Kosson et al. 2023,
     arXiv 2305.17212).
     """
     before = before.detach().double()
     after = after.detach().double()
-    # Compute the angle from the chord between unit vectors. The arccosine of their product would be
-    # too inexact: near 1, a small angle changes the product by less than rounding does.
+    # Compute the angle from the chord between unit vectors. The arccosine of their product is not
+    # exact enough: near 1, a small angle changes the product by less than the rounding error.
     chord = (F.normalize(after, dim=-1) - F.normalize(before, dim=-1)).norm(dim=-1)
     angles = 2 * (chord / 2).asin()
     lengths = (after - before).norm(dim=-1) / before.norm(dim=-1)
@@ -97,11 +98,12 @@ def embedding_updates(before: Tensor, after: Tensor) -> dict[str, float]:
 
 
 def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
-    """Return the cosine between two gradients of the mean loss, each on one set of windows
-    (n, T + 1), `size` windows at a time.
+    """Return the cosine between the gradients of the mean loss on two sets of windows, (n, T + 1)
+    each. Each forward pass takes `size` windows.
 
-    Near 1, both sets ask for the same step; near 0, gradients are mostly noise. Unlike a gradient's
-    length, it can be compared between models whose residual streams differ in scale.
+    Near 1, both sets ask for the same step. Near 0, gradients are mostly noise. Unlike the length
+    of a gradient, the cosine can be compared between models with residual streams of different
+    scale.
     """
     first = _gradient(model, one, size)
     second = _gradient(model, other, size)
@@ -109,7 +111,7 @@ def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
 
 
 def _gradient(model: GPT, windows: Tensor, size: int) -> Tensor:
-    """Return the gradient of the mean loss with respect to all parameters, in one float64
+    """Return the gradient of the mean loss with respect to all parameters, as one float64
     vector."""
     windows = windows.to(model.transformer.wte.weight.device)
     parameters = list(model.parameters())
@@ -127,7 +129,7 @@ def parameter_group(name: str) -> str:
     """Return the part of the model that a parameter belongs to: wte, wpe, emb_norm, attn, mlp, ln
     or lm_head."""
     parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
-    if parts[0] == "lm_head":  # of an untied model
+    if parts[0] == "lm_head":  # only in an untied model
         return "lm_head"
     group = parts[3] if parts[1] == "h" else parts[1]
     return "ln" if group.startswith("ln_") else group
@@ -135,8 +137,8 @@ def parameter_group(name: str) -> str:
 
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return the mean of AdamW's second moments in each `parameter_group`, as
-    `second_moment_<group>`. Groups without them are left out: all groups before the first update,
-    and with Muon the groups that hold one of its matrices."""
+    `second_moment_<group>`. Leave out groups without second moments: before the first update these
+    are all groups; with Muon, the groups with one of its matrices."""
     by_group: dict[str, list[Any]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})

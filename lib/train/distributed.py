@@ -1,8 +1,9 @@
-"""Train one run in several processes, by data parallelism (Li et al. 2020, arXiv 2006.15704). Each
-process holds the whole model, and trains on its share of every batch.
+"""Train one run in several processes, with data parallelism (Li et al. 2020, arXiv 2006.15704).
+Each process holds the whole model, and trains on its share of every batch.
 
-`machine.processes` says how many. `launch` has torchrun start them, each as
-`python -m lib.train.trainer FOLDER CONFIG`. The first one prints its steps for `launch` to read.
+`machine.processes` sets their number. `launch` starts them with torchrun, each as
+`python -m lib.train.trainer FOLDER CONFIG`. The first one prints its steps, and `launch` reads
+them.
 """
 
 import json
@@ -18,21 +19,21 @@ from lib.config.paths import relative
 from lib.config.schema import RunConfig
 
 STEP = "\x1estep "
-"""Marks a line of a process's output that reports a step. The rest of the line is JSON: its row of
-the trace and its point of the curve. The mark begins with ASCII's record separator."""
+"""Start of an output line that reports a step. The rest of the line is JSON: the step's row of the
+trace and its point of the curve. `STEP` begins with ASCII's record separator."""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
-"""Called for every step with its row of the trace, and its point of the dev curve or None. The
-calls come several at a time, when the host has read the device's notes. It draws the curve that
-grows during training."""
+"""Function to call for every step, with its row of the trace, and its point of the dev curve or
+None. It draws the growing curve during training. Several calls come at once, after the host has
+read the device's notes."""
 
 
 def launch(config: RunConfig, folder: Path, report: Report) -> None:
-    """Train a run to its end in several processes, from its last checkpoint if there is one. Its
-    final weights are then in its last checkpoint.
+    """Train a run to its end in several processes, or resume it from its last checkpoint. The final
+    weights are then in the last checkpoint.
 
-    If one process is lost, torchrun ends the others. If this process ends, they end as well: they
-    can no longer write to its pipe.
+    If one process dies, torchrun ends the others. If this process ends, they end as well, because
+    they can no longer write to its pipe.
 
     Raises UserError if a process ends before training does.
     """
@@ -63,21 +64,21 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
         ) as agent,
     ):
         try:
-            for line in agent.stdout or ():  # until all processes have ended
+            for line in agent.stdout or ():  # until all processes end
                 if line.startswith(STEP):
                     report(*json.loads(line.removeprefix(STEP)))
                 else:
                     log.write(line)
-        except BaseException:  # also KeyboardInterrupt, from a notebook's stop button
+        except BaseException:  # also KeyboardInterrupt, from the stop button of a notebook
             agent.terminate()
             raise
     if agent.returncode:
         raise UserError(
             "a process ended early; run this again to continue from the last checkpoint "
-            f"(what the processes printed: {relative(folder / 'processes.log')})"
+            f"(their output: {relative(folder / 'processes.log')})"
         )
 
 
 def tell(row: Row, point: Row | None) -> None:
-    """Report a step to `launch`, from inside a process that it started."""
+    """Report a step to `launch`, which started this process."""
     print(f"{STEP}{json.dumps([row, point])}", flush=True)

@@ -1,6 +1,6 @@
-"""Measure a trained model: everything that 02_train shows and writes to `result.json`.
+"""Measure a trained model: all numbers that 02_train shows and writes to `result.json`.
 
-One pass over held-out text scores every character: loss, accuracy, Brier score, calibration,
+One pass over the held-out text scores every character: loss, accuracy, Brier score, calibration,
 norms and logits. Then the LM-Eval harness asks its tasks. Start reading at `measure`.
 """
 
@@ -35,22 +35,22 @@ from lib.train.trainer import Trainer
 
 Array = NDArray[Any]
 SAMPLED_PREDICTIONS = 512
-"""The quantiles of logits are computed from about this many predictions."""
+"""Quantiles of logits are computed from about this many predictions."""
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Score predictions: logits (n, V) and right symbols (n,) → columns (n,). A run's raw file
-    `windows` holds sums of these columns.
+    """Score predictions: logits (n, V) and right symbols (n,) → columns, (n,) each. The raw file
+    `windows` of a run has sums of these columns.
 
     - nll: negative log-likelihood of the right symbol, in nats;
     - correct: whether the right symbol is the most likely one;
     - brier: multi-class Brier score (Brier 1950), the squared distance between the probabilities
       and the one-hot right answer. 0 is perfect, 2 is certain and wrong.
     """
-    log_probability = F.log_softmax(logits, dim=-1)
+    log_probability = F.log_softmax(logits, dim=-1)  # (n, V)
     probability = log_probability.exp()
-    index = target[:, None]
-    squares = probability.square().sum(dim=-1, dtype=torch.float64)
+    index = target[:, None]  # (n, 1)
+    squares = probability.square().sum(dim=-1, dtype=torch.float64)  # (n,)
     return {
         "nll": -log_probability.gather(1, index)[:, 0].double(),
         "correct": logits.argmax(dim=-1) == target,
@@ -61,19 +61,21 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.DataFrame, Rows]:
-    """Predict every character of each text (n,) except its first one. Return
+    """Predict every character of each text (n,), except the first one. Return
 
     - a row per prediction: the columns of `per_character`; confidence (the probability of the most
-      likely character); embedding_norm (the L2 norm of the vector that enters block 1); text (its
-      index in `texts`);
-    - inputs of the output projection and targets, from which `GPT.logits_in_parts` computes the
-      logits again.
+      likely character); embedding_norm (the L2 norm of the vector that enters block 1); text (the
+      index of its text in `texts`);
+    - inputs of the output projection and targets. `GPT.logits_in_parts` computes the logits from
+      them again.
 
     A text is cut into adjacent windows of `block_size`; the last one may be shorter. So the first
-    prediction in a window sees one character, and the last one `block_size` characters.
+    prediction in a window sees one character, and the last one sees `block_size` characters.
     """
     device = model.transformer.wte.weight.device
-    columns: dict[str, list[Tensor]] = defaultdict(list)  # on the device, so the host waits once
+    columns: dict[str, list[Tensor]] = defaultdict(
+        list
+    )  # on the device, so that the host waits once
     rows: Rows = []
     for text in texts:
         for x, targets in _batches(text.to(device), batch_size, model.config.block_size):
@@ -92,7 +94,7 @@ def score(model: GPT, texts: Sequence[Tensor], batch_size: int) -> tuple[pd.Data
 
 
 def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut a text (n,) into adjacent windows. Yield batches of inputs (B, T), and their targets
+    """Cut a text (n,) into adjacent windows. Yield them in batches: inputs (B, T) and targets
     (B · T,). If the last window is shorter, it is a batch by itself."""
     inputs, targets = text[:-1], text[1:]
     whole = len(inputs) // block_size * block_size
@@ -106,21 +108,21 @@ def _batches(text: Tensor, batch_size: int, block_size: int) -> Iterator[tuple[T
 def loss_by_position(scores: pd.DataFrame, block_size: int) -> pd.DataFrame:
     """Average the loss over all full windows, by length of context.
 
-    Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
-    (nats).
+    Columns: context (the number of characters that a prediction could see, 1 … block_size) and
+    position_loss (in nats).
     """
     windows = []
     for _, nll in scores.groupby("text")["nll"]:
-        n_full = len(nll) // block_size * block_size  # without the shorter window at the end
+        n_full = len(nll) // block_size * block_size  # leave out the shorter window at the end
         windows.append(nll[:n_full])
-    losses = pd.concat(windows).to_numpy().reshape(-1, block_size)
+    losses = pd.concat(windows).to_numpy().reshape(-1, block_size)  # (windows, T)
     context = np.arange(1, block_size + 1)
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
 
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Return the loss (nats) of a model that may read only 16, 32, 64, … characters: the mean over
-    the first 16, 32, 64, … positions of all windows."""
+    """Return the loss (in nats) of a model that reads only 16, 32, 64, … characters. It is the mean
+    over the first 16, 32, 64, … positions of all windows."""
     full = len(by_position)
     lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
     losses = [by_position["position_loss"][:length].mean() for length in lengths]
@@ -129,7 +131,7 @@ def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
 
 @torch.no_grad()
 def inference_throughput(model: GPT, windows: Tensor) -> float:
-    """Time forward passes over windows (B, T + 1). Return characters per second of the median
+    """Time forward passes over windows (B, T + 1). Return the characters per second of the median
     pass."""
     windows = windows.to(model.transformer.wte.weight.device)
     targets = windows[:, 1:].flatten()
@@ -144,8 +146,8 @@ def inference_throughput(model: GPT, windows: Tensor) -> float:
 
 
 def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFrame:
-    """Summarise embedding norms (N,) of the characters `ids` (N,) per token class: n, mean, sd and
-    quartiles. A class that does not occur has n = 0 and no numbers."""
+    """Summarise the embedding norms (N,) of tokens `ids` (N,) per token class: n, mean, sd and
+    quartiles. A class that does not occur has n = 0 and no other numbers."""
     classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
     table = pd.DataFrame({"token_class": classes, "norm": norms})
     summary = table.groupby("token_class")["norm"].describe().drop(columns=["min", "max"])
@@ -156,8 +158,8 @@ def norm_by_token_class(corpus: Corpus, ids: Tensor, norms: Array) -> pd.DataFra
 
 @torch.no_grad()
 def logit_quantiles(model: GPT, rows: Rows) -> pd.DataFrame:
-    """Return quantiles of all logits, and of each prediction's largest logit, over about
-    `SAMPLED_PREDICTIONS` evenly spaced predictions of those that `score` made."""
+    """Return quantiles of all logits, and of the largest logit of each prediction. Use about
+    `SAMPLED_PREDICTIONS` of the predictions that `score` made, evenly spaced."""
     step = max(1, sum(len(targets) for _, targets in rows) // SAMPLED_PREDICTIONS)
     parts = []
     for hidden, targets in rows:
@@ -180,17 +182,18 @@ class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
 
     measures: dict[str, float | None] = field(default_factory=dict)
-    """The same to the bit on the same machine and versions. Empty for a diverged run."""
+    """Equal to the bit on the same machine with the same versions. Empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits; stock_tasks if the study asks any."""
+    """tasks, temperatures, lengths, token_classes, logits; and stock_tasks if the study asks
+    any."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """Raw tables, written beside the result. Measures are computed from them: see `lib.results`."""
+    """Raw tables, for files next to the result. `lib.results` computes the measures from them."""
     suite_hash: str | None = None
-    """Hash of the suite whose questions were asked; None if none were."""
+    """Hash of the suite that was asked; None if none was."""
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What was not measured, and why."""
+    """Sentences on what was not measured, and why."""
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -202,22 +205,22 @@ class Measurement:
 def measure(run: Trainer) -> Measurement:
     """Measure a trained run on held-out text.
 
-    A diverged run gets only its training throughput, because its weights give no probabilities.
-    Raises UserError for a run that was interrupted.
+    For a diverged run, measure only the training throughput, because its weights give no
+    probabilities. Raises UserError for a run that was interrupted.
     """
     if not run.finished:
-        raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
+        raise UserError(f"training stopped at step {run.step}; train the run to its end")
     result = Measurement()
     config = run.config
     corpus = run.corpus
     trace = results.to_single_precision(run.trace)
     curve = results.to_single_precision(run.curve)
-    # Tables that are not measured below (the run diverged, no harness) stay empty.
+    # A table stays empty if it is not measured below (diverged run, no harness).
     result.raw = dict.fromkeys(results.RAW, pd.DataFrame())
     result.raw |= {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[results.STOCK] = pd.DataFrame()
-    skipped = sum(row.get("skipped", False) for row in run.rows)  # only fp16 has this column
+    skipped = sum(row.get("skipped", False) for row in run.rows)  # the column exists only with fp16
     if skipped:
         result.notes.append(f"fp16 overflowed: {skipped} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
@@ -233,7 +236,7 @@ def measure(run: Trainer) -> Measurement:
     block_size = config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        # Number of predictions in dev. The first character of each of its texts is not predicted.
+        # Number of predictions in dev. The first character of each text in it is not predicted.
         n_dev = len(corpus.dev) - len(corpus.ends["dev"])
         scores, rows = score(model, corpus.heldout_texts, batch_size)
         before, predicted = corpus.predictions
@@ -267,8 +270,8 @@ def measure(run: Trainer) -> Measurement:
 
 
 def ask_tasks(result: Measurement, run: Trainer) -> None:
-    """Ask the suite and stock tasks, if the study wants them and the harness is installed. Add the
-    answers to `result`."""
+    """Ask the suite and stock tasks, if the study asks for them and the harness is installed. Add
+    the answers to `result`."""
     evaluation = run.config.evaluation
     wants_suite = evaluation.items_per_task != 0
     wants_stock_tasks = bool(evaluation.tasks)
@@ -282,7 +285,7 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
         return
     batch_size = run.machine.evaluation_batch_size
     if wants_suite:
-        from lib.train.lm_eval import evaluate_suite  # imports the harness: a second
+        from lib.train.lm_eval import evaluate_suite  # takes a second, to import the harness
 
         with result.timed("suite"):
             block_size = run.config.model.block_size
@@ -291,7 +294,7 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
         result.tables["tasks"] = tasks
         result.raw["items"] = items
         result.suite_hash = suite["hash"]
-        # These stay None if the text or `block_size` is too small for every task.
+        # The first two stay None if the text or `block_size` is too small for every task.
         result.measures["macro_accuracy_zero_shot"] = None
         result.measures["macro_accuracy_few_shot"] = None
         result.measures["suite_overflows"] = overflows
@@ -304,9 +307,9 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
 
 
 def facts_of(arm: Arm, run: Trainer, measured: Measurement) -> Json:
-    """Return the fields of a run's result beside its identity and files: how it trained, what was
-    measured, and with which code and machine. Raises UserError if measuring code was edited after
-    it was imported."""
+    """Return the fields of a run's result, without its identity and files: how it trained, what was
+    measured, with which code, and on which machine. Raises UserError if measuring code was edited
+    after it was imported."""
     require_unedited(measure_files())
     executed = results.Execution(
         from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)

@@ -1,4 +1,4 @@
-"""A training step as one CUDA graph: the host launches once, instead of some 300 kernels."""
+"""Run a training step as one CUDA graph: one launch from the host, instead of about 300 kernels."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,22 +9,21 @@ from torch import Tensor
 from lib.config.schema import Machine, RunConfig
 
 Update = Callable[[Tensor, Tensor], Tensor]
-"""The device's part of a step. Inputs and targets, (B, T) each → notes, a vector on the device (see
-`Trainer.update`)."""
+"""The device's part of a step: inputs and targets, (B, T) each → notes, (6,), on the device. See
+`Trainer.update`."""
 
 
 def why_eager(config: RunConfig, machine: Machine) -> str:
-    """Return the features of a run on this machine that rule out a CUDA graph; "" if there are
-    none.
+    """Return the features of a run on this machine that rule out a CUDA graph; "" if none do.
 
-    A graph repeats the same kernels with the same arguments. It cannot have the host decide
-    anything, read the device, or pass another number, in the middle of a step.
+    A graph repeats the same kernels with the same arguments. So in the middle of a step, the host
+    can decide nothing, read nothing from the device, and pass no new number to it.
     """
     untried = config.training.precision == "fp16" and config.machine.graph is not True
     reasons = {
         "a CPU": machine.device == "cpu",
-        "dropout": config.model.dropout > 0,  # the host seeds the generator in each step
-        "fp16 (machine.graph: true tries it)": untried,  # no GPU has run its test yet
+        "dropout": config.model.dropout > 0,  # the host seeds the generator at each step
+        "fp16 (machine.graph: true tries it)": untried,  # no GPU has run the test of it yet
         "Muon": config.training.optimizer == "muon",  # takes its learning rate as a number
         "several processes": machine.processes > 1,  # they wait for each other
         "activation checkpointing": machine.activation_checkpointing,  # runs blocks again
@@ -34,25 +33,25 @@ def why_eager(config: RunConfig, machine: Machine) -> str:
 
 @cache
 def capture_stream() -> torch.cuda.Stream:
-    """Return the stream of every capture in this process. cuBLAS keeps a workspace (32 MB) for each
-    stream that it has seen, so a stream for each run would take as much more."""
+    """Return the stream that all captures in this process share. cuBLAS keeps a workspace of 32 MB
+    per stream, so with a stream for each run, each run would take that much more."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 class StepGraph:
-    """The device's part of a training step, captured once as a CUDA graph and replayed from then on
+    """The device's part of a training step, captured once as a CUDA graph and then replayed
     (PyTorch, "CUDA semantics": whole-network capture).
 
-    The first steps run without the graph, on the stream that will capture it. They train like any
-    other step. Meanwhile cuBLAS allocates its workspace and the optimizer makes its state, which
-    must come before a capture. Capturing executes nothing: it only records kernels.
+    The first steps run without the graph, on the stream of the later capture. They train like any
+    other step. In them, cuBLAS allocates its workspace and the optimizer makes its state; both must
+    happen before a capture. Capturing executes nothing: it only records kernels.
 
-    A graph reads and writes fixed addresses. So each batch is copied from the host to where it
-    reads, and its notes are copied away before the next replay overwrites them.
+    A graph reads and writes fixed addresses. So each batch is copied from the host to the address
+    that the graph reads. The notes are copied away before the next replay overwrites them.
     """
 
     WARM_UP = 3
-    """Steps before the capture, as in PyTorch's example."""
+    """Number of steps before the capture, as in PyTorch's example."""
 
     def __init__(self, update: Update, optimizer: torch.optim.Optimizer) -> None:
         self.update = update
@@ -62,8 +61,7 @@ class StepGraph:
         self.calls = 0
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Make a step on a batch of inputs and targets, (B, T) each, on the host; return its
-        notes."""
+        """Run a step on inputs and targets, (B, T) each, on the host. Return its notes, (6,)."""
         self.calls += 1
         if self.calls <= self.WARM_UP:
             return self._warm_up(x, y)
@@ -86,6 +84,6 @@ class StepGraph:
         self.x = torch.zeros_like(x, device=device)
         self.y = torch.zeros_like(y, device=device)
         for group in self.optimizer.param_groups:
-            group["capturable"] = True  # AdamW then counts its steps on the device
+            group["capturable"] = True  # AdamW counts its steps on the device
         with torch.cuda.graph(self.graph, stream=self.stream):
             self.notes = self.update(self.x, self.y)

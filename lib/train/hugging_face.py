@@ -1,6 +1,6 @@
-"""Export a run's model as a folder that `transformers` loads as a GPT-2, without our code.
+"""Export a run's model to a folder that `transformers` loads as a GPT-2, without our code.
 
-GPT-2 has no layer between the embeddings and block 1. If ours is linear, it is applied to the
+GPT-2 has no layer between the embeddings and block 1. If our layer is linear, we apply it to the
 embeddings themselves. A tied output projection must not change with them, so it is saved as
 separate weights. `branch_multiplier` is multiplied into the last linear layer of each branch.
 """
@@ -31,16 +31,16 @@ _FIXED = (
     "embedding_roll",
     "backout",
 )
-"""Fields of `ModelConfig` that must have their default, because GPT-2 has no other value."""
+"""Fields of `ModelConfig` that must have their default, because GPT-2 allows no other value."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 """Values of `embedding_norm` that can be applied to the embeddings."""
 
 
 def export(name: str, folder: Path) -> None:
-    """Write the model of a run, named as STUDY/ARM/SEED, to a folder that does not exist yet.
+    """Write the model of a run, named STUDY/ARM/SEED, to a new folder.
 
-    Raises ConfigError for a bad name, or a folder that exists; UserError for a model that is no
-    GPT-2, or a run that diverged or has no weights.
+    Raises ConfigError if the name is wrong or the folder exists. Raises UserError if the model is
+    not a GPT-2, or if the run diverged or has no weights.
     """
     parts = name.split("/")
     if len(parts) != 3 or not parts[2].isdecimal():
@@ -50,8 +50,8 @@ def export(name: str, folder: Path) -> None:
     result, corpus, model = read_finished(parts[0], parts[1], int(parts[2]))
     if result.diverged_at is not None:
         fault = f"run: {name} diverged at step {result.diverged_at}"
-        raise UserError(f"{fault}; export one that completed")
-    from transformers import PreTrainedTokenizerFast  # here, because it takes seconds
+        raise UserError(f"{fault}; export a run that completed")
+    from transformers import PreTrainedTokenizerFast  # imported here because it takes seconds
 
     peer = as_gpt2(model, corpus.tokenizer.end_of_document)
     tokenizer = PreTrainedTokenizerFast(
@@ -68,9 +68,9 @@ def export(name: str, folder: Path) -> None:
 
 
 def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
-    """Return a model as a GPT-2 of `transformers`; `end` is the id that ends a document.
+    """Return a model as a GPT-2 of `transformers`. `end` is the id that ends a document.
 
-    Raises UserError if the model is no GPT-2, with the fields in which it differs.
+    Raises UserError if the model is not a GPT-2; the message names the fields that differ.
     """
     config = model.config
     differing = [name for name in _FIXED if getattr(config, name) != getattr(ModelConfig(), name)]
@@ -80,7 +80,7 @@ def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
     if config.embedding_norm not in _LINEAR:
         raise UserError(
             f"model.embedding_norm: GPT-2 has no {config.embedding_norm} before block 1, and none "
-            f"of its weights act like one; export one of {', '.join(_LINEAR)}"
+            f"of its weights can act like one; export a run with {', '.join(_LINEAR)}"
         )
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -108,8 +108,8 @@ def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
 
 @torch.no_grad()
 def named_weights(model: GPT) -> dict[str, Tensor]:
-    """Return the weights of a model as a GPT-2 needs them (see the top of this file). Their names
-    are Hugging Face's, which we use too."""
+    """Return the weights of a model for a GPT-2 (see the top of this file). Their names are Hugging
+    Face's, and we use the same names."""
     config = model.config
     weights = {}
     for name, tensor in model.state_dict().items():
@@ -117,7 +117,7 @@ def named_weights(model: GPT) -> dict[str, Tensor]:
             tensor = tensor.t()  # Hugging Face's Conv1D is transposed
         factor = config.branch_multiplier if ".c_proj." in name else 1.0
         weights[name] = tensor.mul(factor).contiguous()
-    # Before the embeddings change: a tied head keeps them as they are.
+    # Do this before the embeddings change: a tied head keeps the unchanged ones.
     weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
     if config.embedding_norm in ("center", "scale"):
         for layer in ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]:

@@ -1,12 +1,12 @@
-"""Ask tasks through the LM-Eval harness: our suite (`evaluate_suite`), and stock tasks of the
-harness or of your own (`evaluate_tasks`). `CharacterLM` is the adapter between it and a GPT.
+"""Ask tasks through the LM-Eval harness: our suite (`evaluate_suite`), and stock tasks or your own
+tasks (`evaluate_tasks`). `CharacterLM` is the adapter between the harness and a GPT.
 
 A stock task is a task of the harness, asked by name. It must score given texts; tasks that generate
 text are refused. The harness downloads the data of a task if they are missing. Your own tasks come
 from `evaluation.include_path`.
 
-The adapter subclasses `LM`, because `TemplateLM` moves white space from the end of a context to the
-continuation. In our suite a line break is a character like any other.
+The adapter is a subclass of `LM`, not of `TemplateLM`, because that one moves white space from the
+end of a context to the continuation. In our suite, a line break is a character like any other.
 """
 
 import contextlib
@@ -51,14 +51,14 @@ Pair = tuple[list[int], list[int]]
 
 @torch.no_grad()
 def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[float, bool]]:
-    """Score each continuation after its context: the sum of the log-probabilities of its characters
-    (nats), and whether each of them was the most likely one.
+    """Score each continuation after its context. Return for each pair the sum of the
+    log-probabilities of its characters (in nats), and whether each of them was the most likely one.
 
-    The beginning that all contexts share (the solved examples of a few-shot prompt) is read once,
-    and each context once, however many continuations it has.
+    The model reads the beginning that all contexts share (the solved examples of a few-shot prompt)
+    only once. It also reads each context once, even if the context has many continuations.
 
-    Raises ValueError for a pair that is longer than `block_size`, not counting the last character,
-    which is predicted but never read.
+    Raises ValueError for a pair that is longer than `block_size`, without the last character:
+    that is predicted but never read.
     """
     device = model.transformer.wte.weight.device
     by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)  # → indices of pairs
@@ -66,8 +66,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         by_context[tuple(context)].append(i)
     contexts = sorted(by_context, key=len)
 
-    # 1) The beginning that all contexts share, without the last character of any. `commonprefix`
-    # works on lists of ids as well as on paths.
+    # 1) Read the beginning that all contexts share, without the last character of any context.
+    # `commonprefix` works on lists of ids as well as on paths.
     common = os.path.commonprefix([context[:-1] for context in contexts])  # noqa: RUF071
     shared = KVCache()
     if common:
@@ -78,16 +78,17 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         batch = contexts[start : start + batch_size]
         cache = KVCache(shared)
 
-        # 2) A row per context: as much of each as the shortest (the first) has, but its last id.
+        # 2) One row per context. Read each as far as the shortest (the first) goes, without the
+        # last id of that one.
         end = len(batch[0]) - 1
         if end > len(common):
             unread = [context[len(common) : end] for context in batch]
             model.hidden(torch.tensor(unread, device=device), cache)
-            # From here on there is a row per pair.
+            # From here on, one row per pair.
             cache.take([row for row, context in enumerate(batch) for _ in by_context[context]])
 
-        # 3) A row per pair: the rest of its context, and its continuation. The last character is
-        # predicted, never read. Rows are padded at their end, after everything that is used.
+        # 3) One row per pair. Read the rest of its context, and its continuation without the last
+        # character, which is only predicted. Rows are padded at the end, after all used positions.
         indices = [i for context in batch for i in by_context[context]]
         asked = [pairs[i] for i in indices]
         rests = [torch.tensor([*context, *choice][end:-1]) for context, choice in asked]
@@ -115,9 +116,11 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
 class CharacterLM(LM):  # type: ignore[misc]
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
-    A symbol that is not in the training part raises CorpusError. A context that is too long for
-    `block_size` is cut at its beginning, as in the harness's own adapter `HFLM`, and its question
-    is added to `overflows`. How much is cut depends on the length of each choice.
+    A symbol that is not in the training part raises CorpusError.
+
+    If a context is too long for `block_size`, its beginning is cut off, as in the harness's own
+    adapter `HFLM`, and its question is added to `overflows`. How much is cut off depends on the
+    length of each choice.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
@@ -126,15 +129,16 @@ class CharacterLM(LM):  # type: ignore[misc]
         self.corpus = corpus
         self.batch_size = batch_size
         self.overflows: set[tuple[str | None, int | None]] = set()
-        """Questions whose context was shortened: name of the task, and index in it."""
+        """Questions with a shortened context: name of the task, and index of the question in it."""
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
+        """Score continuations. Return for each (sum of log-probabilities in nats, whether greedy
+        decoding gives the continuation).
 
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        # A task's questions come one after the other, and share their solved examples.
+        # The questions of a task come one after another, and share their solved examples.
         scores: list[tuple[float, bool]] = []
         for _, task in groupby(requests, key=lambda request: request.task_name):
             pairs = [self.pair(request) for request in task]
@@ -142,19 +146,21 @@ class CharacterLM(LM):  # type: ignore[misc]
         return scores
 
     def pair(self, request: Instance) -> Pair:
-        """Map a request to ids, and cut the beginning of its context if it is too long. Raises
-        ValueError as `loglikelihood`."""
+        """Map a request to ids. If its context is too long, cut off the beginning. Raises
+        ValueError as `loglikelihood` does."""
         context, choice = self.encode(*request.args)
         block_size = self.model.config.block_size
         if not 0 < len(choice) <= block_size:
             remedy = "change the task, or train with a larger one"
             if not choice:
-                remedy = "it is empty, or part of its context's last token: end that with a blank"
+                remedy = (
+                    "it is empty, or part of the context's last token: end the context with a space"
+                )
             raise ValueError(
                 f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
                 f"{block_size} (model.block_size): {remedy}"
             )
-        room = block_size + 1 - len(choice)  # + 1: the last one is predicted, and never read
+        room = block_size + 1 - len(choice)  # + 1 because the last token is predicted, never read
         if len(context) > room:
             self.overflows.add((request.task_name, request.doc_id))
         return context[-room:], choice
@@ -168,13 +174,13 @@ class CharacterLM(LM):  # type: ignore[misc]
 
 
 class TokenLM(CharacterLM):
-    """The adapter for stock tasks. It splits context and continuation as `TemplateLM` does, so that
-    accuracies can be compared with published ones.
+    """The adapter for stock tasks. It separates context and continuation as `TemplateLM` does, so
+    that accuracies can be compared with published ones.
 
     White space at the end of the context moves to the continuation. Both are encoded as one text.
-    Its first tokens, as many as the context takes alone, are the context's. If a token spans the
-    boundary it is the context's too, and may leave the continuation without any: `pair` refuses
-    that.
+    If the context alone has n tokens, the first n tokens of that text are the context, and the rest
+    is the continuation. A token that spans the boundary belongs to the context. If no token is left
+    for the continuation, `pair` refuses it.
     """
 
     def encode(self, context: str, choice: str) -> Pair:
@@ -184,12 +190,12 @@ class TokenLM(CharacterLM):
 
 
 OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
-"""The kinds of tasks that can be asked. Others generate texts, or score whole texts."""
+"""Kinds of tasks that can be asked. Other kinds generate texts, or score whole texts."""
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hide what the harness prints: progress bars and logs."""
+    """Hide the output of the harness: progress bars and logs."""
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     datasets.disable_progress_bars()
     with (
@@ -200,9 +206,9 @@ def quiet() -> Iterator[None]:
 
 
 def _as_named(files: Any) -> Any:
-    """Escape the paths of existing files, because `datasets` would read `[`, `*` and `?` in them as
-    patterns and open other files. A path that is no file is meant as a pattern, and is kept. Raises
-    ConfigError for a path that cannot be escaped."""
+    """Escape the paths of existing files. `datasets` would read `[`, `*` and `?` in them as
+    patterns, and open other files. If there is no such file, the path is meant as a pattern, and
+    stays unchanged. Raises ConfigError for a path that cannot be escaped."""
     if isinstance(files, dict):
         return {part: _as_named(of) for part, of in files.items()}
     if isinstance(files, list | tuple):
@@ -211,7 +217,7 @@ def _as_named(files: Any) -> Any:
         return files
     path = str(Path(files).resolve())
     if "::" in path:
-        raise ConfigError(f"{path}: holds '::', which `datasets` cannot read; rename it")
+        raise ConfigError(f"{path}: contains '::', which `datasets` cannot read; rename it")
     return glob.escape(path)
 
 
@@ -222,11 +228,11 @@ def evaluate_suite(
     corpus and `block_size`. Return
 
     - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
-      items), chance, normalised_accuracy (0 at chance, 1 if all is right) and brier (squared
-      errors of the choices' probabilities, summed over choices; 0 is best);
-    - a row per question: task, shots, item (its line in the task's file), choice (the likeliest;
-      of equals the first) and correct;
-    - the number of questions whose context was shortened: 0, unless the suite was made for a larger
+      items), chance, normalised_accuracy (0 at chance, 1 if all answers are right) and brier
+      (squared errors of the choices' probabilities, summed over choices; 0 is best);
+    - a row per question: task, shots, item (its line in the task's file), choice (the likeliest, or
+      the first of several equally likely ones) and correct;
+    - the number of questions with a shortened context: 0, unless the suite was made for a larger
       `block_size`.
     """
     adapter = CharacterLM(model, corpus, batch_size)
@@ -234,8 +240,8 @@ def evaluate_suite(
         tasks = _suite_tasks(folder)
         if not tasks:
             return pd.DataFrame(), pd.DataFrame(), 0
-        # Standard errors of accuracies need no bootstrap, but with 0 iterations the harness leaves
-        # them out. Its cache of requests stays off, because that ignores the model.
+        # Standard errors of accuracies need no bootstrap. But with 0 iterations, the harness leaves
+        # them out. Its cache of requests stays off, because the cache ignores the model.
         results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     rows = []
     items = []
@@ -263,8 +269,8 @@ def evaluate_suite(
 def _suite_tasks(folder: Path) -> dict[str, ConfigurableTask]:
     """Load the tasks of a suite in the order of its groups, zero-shot first.
 
-    Their questions are read here, because `datasets` would read the files' paths as patterns, and
-    keep a copy of each file in the user's cache.
+    We read the questions ourselves: `datasets` would read the files' paths as patterns, and keep a
+    copy of each file in the user's cache.
     """
 
     def read(data_files: dict[str, str], **_: Any) -> dict[str, datasets.Dataset]:
@@ -279,7 +285,7 @@ def _suite_tasks(folder: Path) -> dict[str, ConfigurableTask]:
 
 
 def _read_config(folder: Path, name: str) -> Json:
-    """Read a file of the suite, which is JSON; {} if there is none."""
+    """Read a JSON file of the suite; {} if it does not exist."""
     file = folder / f"{name}.yaml"
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
@@ -290,13 +296,13 @@ def _read_questions(file: Path) -> datasets.Dataset:
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
-    """Return a row per question. `correct` is the harness's accuracy for it: bools, or numbers if
-    one of them is neither 0 nor 1 (as in `truthfulqa_mc2`)."""
+    """Return a row per question. `correct` is the harness's accuracy for the question. It is a
+    bool, or, if some question has neither 0 nor 1 (as in `truthfulqa_mc2`), a number."""
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
         if "acc_mutual_info" in sample:
-            log = log[: len(log) // 2]  # the second half scores the choices without the context
+            log = log[: len(log) // 2]  # the second half are scores without the context
         rows.append(
             {
                 "task": task,
@@ -314,18 +320,18 @@ def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
 def require_tasks(
     config: EvaluationConfig, tested: Collection[str] = (), adapters: Collection[TokenLM] = ()
 ) -> list[str]:
-    """Check before training that all stock tasks can be asked. Return warnings with the number of
-    contexts that will lose their beginning.
+    """Check before training that all stock tasks can be asked. Return warnings about contexts that
+    will lose their beginning.
 
-    Raises ConfigError for a task that the harness lacks, a task whose data cannot be downloaded, a
-    question that one of the adapters cannot encode, and a measure in `tested` that no task gives.
+    Raises ConfigError if the harness lacks a task, if the data of a task cannot be downloaded, if
+    one of the adapters cannot encode a question, or if no task gives a measure in `tested`.
     """
     measures: list[str] = []
     lines: list[str] = []
     for name, task in _load(config)["tasks"].items():
         if task.OUTPUT_TYPE not in OUTPUT_TYPES or getattr(task, "MULTIMODAL", False):
             raise ConfigError(
-                f"evaluation.tasks: {name}: it asks for more than the likelihood of given texts; "
+                f"evaluation.tasks: {name}: it needs more than the likelihood of given texts; "
                 "leave it out"
             )
         shots = sorted({_shots(task, number) for number in _numbers_of_shots(config)})
@@ -339,23 +345,24 @@ def require_tasks(
                 adapter.overflows.clear()
                 for request in task.instances:
                     adapter.pair(request)
-            except ValueError as error:  # ours, or the harness's: too few examples for the shots
+            except ValueError as error:  # ours, or the harness's (too few examples for the shots)
                 raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
             lost = len(adapter.overflows)
             if lost:
                 block_size = adapter.model.config.block_size
                 lines.append(
                     f"{where}: {lost} of {len(task.eval_docs)} contexts lose their beginning, "
-                    f"as model.block_size is {block_size}"
+                    f"because model.block_size is {block_size}"
                 )
     for measure in tested:
         if measure not in measures:
-            raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
+            raise ConfigError(f"plan: in evaluation.tasks, {suggest(measure, measures)}")
     return lines
 
 
 def _begin(task: Any, shots: int) -> None:
-    """Set how many solved examples a task shows before each question, always the same ones."""
+    """Set the number of solved examples that a task shows before each question. They are always the
+    same ones."""
     task.set_config("num_fewshot", shots)
     task.set_fewshot_seed(1234)  # the harness's own default
 
@@ -363,11 +370,11 @@ def _begin(task: Any, shots: int) -> None:
 def evaluate_tasks(
     model: GPT, corpus: Corpus, config: EvaluationConfig, batch_size: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ask a model stock tasks, with each number in `evaluation.shots`, or if that is empty, with
-    each task's own number. Return
+    """Ask a model stock tasks with each number of shots in `evaluation.shots`. If that is empty,
+    use each task's own number. Return
 
-    - a row per task or group, and metric: task, shots, metric, filter, value, stderr, n
-      (questions), task_version, and truncated (the share of questions whose context was shortened);
+    - a row per task (or group) and metric: task, shots, metric, filter, value, stderr, n
+      (questions), task_version, and truncated (the share of questions with a shortened context);
     - a row per question as in `evaluate_suite`, for the tasks that have an accuracy.
     """
     tables = []
@@ -391,20 +398,20 @@ def evaluate_tasks(
 
 
 def _numbers_of_shots(config: EvaluationConfig) -> list[int | None]:
-    """Return the numbers of shots to ask with; None is each task's own."""
+    """Return the numbers of shots to ask with. None stands for each task's own number."""
     return [*config.shots] or [None]
 
 
 def _shots(task: Any, number: int | None) -> int:
-    """Return the number of shots of a task: `number`, or if that is None the task's own."""
+    """Return the number of shots of a task: `number`, or if that is None, the task's own number."""
     own = task.get_config("num_fewshot")
-    if own == 0:  # the harness never shows examples with such a task
+    if own == 0:  # the harness never shows examples in such a task
         return 0
     return int(own or 0) if number is None else number
 
 
 def _is_judged(task: Any) -> bool:
-    """Return whether a task has exactly one accuracy, which is the mean over questions."""
+    """Return whether a task has exactly one accuracy, and it is the mean over questions."""
     filters = task.get_config("filter_list") or [None]
     return task.aggregation().get("acc") is mean and len(filters) == 1
 
@@ -433,7 +440,7 @@ def _rows(results: Json) -> list[Json]:
 
 
 def _load(config: EvaluationConfig) -> Json:
-    """Load tasks with their data. Raises ConfigError."""
+    """Load tasks and their data. Raises ConfigError if that is impossible."""
     names = config.tasks
     manager = _manager(config.include_path)
     tasks = manager.all_tasks
@@ -441,20 +448,20 @@ def _load(config: EvaluationConfig) -> Json:
         if name not in tasks:
             said = suggest(name, tasks).partition("; there")[0]
             if config.include_path:
-                said += f"; or its file in {config.include_path} is no YAML of a task"
+                said += f"; or its file in {config.include_path} is not the YAML of a task"
             raise ConfigError(f"evaluation.tasks: {said}")
     try:
         return dict(manager.load([task for name in names for task in _tasks(manager, name)]))
-    except Exception as error:  # anything, from the task's own code or the network
+    except Exception as error:  # anything may come from the task's own code or the network
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
-            f"evaluation.tasks: {', '.join(names)} cannot be loaded: {reason}; download their data "
-            "once where there is a network, correct a file of your own, or leave them out"
+            f"evaluation.tasks: {', '.join(names)} cannot be loaded: {reason}; download the data "
+            "once with a network, correct your own files, or leave the tasks out"
         ) from None
 
 
 def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
-    """Load the tasks of a name, which may be a group, a task, or a tag of several tasks."""
+    """Load the tasks of a name. The name may be a group, a task, or a tag of several tasks."""
     file = manager.task_index[name].yaml_path
     load = datasets.load_dataset
 
@@ -463,7 +470,7 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
             options["data_files"] = _as_named(options["data_files"])
         return load(path, *more, **options)
 
-    # A user's own task may name its data by a path relative to its file.
+    # A user's own task may give the path of its data relative to its own file.
     folder = Path(file).parent if file else "."
     with contextlib.chdir(folder), patch.object(datasets, "load_dataset", read):
         loaded = manager.load([name])
@@ -472,9 +479,9 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
 
 @lru_cache(maxsize=1)
 def _manager(include_path: str | None) -> TaskManager:
-    """Index the harness's tasks, which takes seconds, and your own. ConfigError for a hidden file
-    of yours, because `tasks_hash` does not cover it."""
-    # Without this, the bootstrap would fork this process, which has threads.
+    """Index the harness's tasks (this takes seconds) and your own. Raises ConfigError if one of
+    your own files is hidden, because `tasks_hash` does not cover hidden files."""
+    # Otherwise the bootstrap would fork this process, although it has threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
     if not include_path:
         return TaskManager()

@@ -28,12 +28,12 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(requested: str) -> str:
-    """Return the device to use; `auto` is CUDA if it works, and else the CPU.
+    """Return the device to use. `auto` means CUDA if it works, or else the CPU.
 
-    Each device is tried with a small product, because `torch.cuda.is_available()` is also true for
-    a GPU that this build of torch has no kernels for (a P100 under a build without sm_60).
+    Try each device with a small product, because `torch.cuda.is_available()` is also true for a GPU
+    without kernels in this build of torch (such as a P100, in a build without sm_60).
 
-    Raises ConfigError if a device that is requested by name does not work.
+    Raises ConfigError if a device is requested by name and does not work.
     """
     candidates = ("cuda", "cpu") if requested == "auto" else (requested,)
     for device in candidates:
@@ -49,7 +49,7 @@ def choose_device(requested: str) -> str:
 
 def prepare(config: RunConfig) -> Machine:
     """Set up torch for a run: the device, the number of threads, and deterministic operations only
-    (any other raises an error). Return the machine settings with every `auto` resolved.
+    (any other one raises an error). Return the machine settings with every `auto` resolved.
 
     Raises ConfigError for a device, precision, compiler or CUDA graph that this machine lacks.
     """
@@ -64,9 +64,10 @@ def prepare(config: RunConfig) -> Machine:
     torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
-    # As `torch.use_deterministic_algorithms(True)`, which imports the compiler for a second.
+    # Like `torch.use_deterministic_algorithms(True)`, but without importing the compiler (a
+    # second).
     torch.set_deterministic_debug_mode("error")
-    # We never read memory before writing to it, so it need not be filled.
+    # We never read memory before we write to it, so torch need not fill it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.allow_tf32 = False
     if settings.compile:
@@ -85,7 +86,7 @@ def prepare(config: RunConfig) -> Machine:
 
 
 def describe(machine: Machine) -> MachineFacts:
-    """Return everything about a machine that may change the numbers it computes."""
+    """Return everything about a machine that may change computed numbers."""
     is_cuda = machine.device == "cuda"
     return MachineFacts(
         **machine.model_dump(exclude={"checkpoint_interval"}),
@@ -105,8 +106,8 @@ def _cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Return the versions of the packages that compute; None for a missing one (Kaggle's images
-    lack lm_eval)."""
+    """Return the versions of all packages that compute numbers. A missing package has None
+    (Kaggle's images lack lm_eval)."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
         versions[package] = None
@@ -117,7 +118,8 @@ def package_versions() -> dict[str, str | None]:
 
 def execution_environment(machine: Machine) -> dict[str, Any]:
     """Return the fields of `lib.results.Environment`: code, machine and versions of this process.
-    Raises ConfigError if a notebook changed torch's default dtype, which changes the weights."""
+    Raises ConfigError if a notebook changed torch's default dtype, because that changes the
+    weights."""
     if torch.get_default_dtype() != torch.float32:
         raise ConfigError("training: torch's default dtype is not float32; restart the kernel")
     return {
@@ -129,7 +131,8 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
 
 
 def require_devices(machine: Machine) -> None:
-    """Raise ConfigError for more processes than this machine has GPUs, or cores on a CPU."""
+    """Raise ConfigError if a run needs more processes than this machine has GPUs, or on a CPU,
+    cores."""
     devices = torch.cuda.device_count() if machine.device == "cuda" else cores()
     if machine.processes > devices:
         raise ConfigError(
@@ -139,8 +142,7 @@ def require_devices(machine: Machine) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """Return the peak memory so far, in bytes: of tensors on the GPU, or of this process on a
-    CPU."""
+    """Return the peak memory so far, in bytes: of tensors on a GPU, or of this process on a CPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -148,14 +150,14 @@ def peak_memory(device: str) -> int:
 
 
 def autocast(precision: str, device: str) -> torch.autocast:
-    """Return the context in which the forward pass runs at this precision."""
+    """Return a context manager for a forward pass at this precision."""
     return torch.autocast(device, dtype=HALF.get(precision), enabled=precision in HALF)
 
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """With tf32, let a GPU multiply float32 matrices in TF32 in this context, which rounds their
-    entries to 10 bits. Otherwise, and outside of it, their products are in full float32."""
+    """With tf32, let a GPU multiply float32 matrices in TF32 inside this context: TF32 rounds their
+    entries to 10 bits. Otherwise, and outside the context, products are in full float32."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
@@ -164,12 +166,12 @@ def matmul_precision(precision: str) -> Iterator[None]:
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:
-    """Return a new CPU generator for one seed and purpose. Each purpose has its own: sampling a
-    text, say, never changes which batches are drawn."""
+    """Return a new CPU generator for a seed and a purpose. Each purpose has its own generator. So
+    sampling a text, for example, never changes the batches."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose))
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """Derive a generator's seed from the run's seed and a purpose, by SHA-256."""
+    """Derive the seed of a generator from the run's seed and a purpose, with SHA-256."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(key[:8], "big") >> 1  # 63 bits, which fit a signed integer

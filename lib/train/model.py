@@ -1,12 +1,12 @@
-"""The GPT and its embedding normalizations. Reads top to bottom; shapes in comments.
+"""The GPT and its embedding normalizations. Read it from top to bottom; comments give the shapes.
 
-B = batch, T = time (characters), P = characters read before, C = n_embd, V = vocabulary size,
-H = heads, D = C / H.
+B = batch, T = time (tokens), P = tokens read before, C = n_embd, V = vocabulary size, H = heads,
+D = C / H.
 
-Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
+Parameters are named as in GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
 `transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
 ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
-By default the model is GPT-2; `ModelConfig` also describes nanochat's.
+By default the model is GPT-2. `ModelConfig` can also describe nanochat's.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
 LOGITS_AT_ONCE = 2**24
-"""Most logits that are computed at once when a trained model is measured: 64 MB in fp32. With a
-vocabulary of 50,000 those of a whole batch would be gigabytes, and a loss needs several copies."""
+"""Most logits to compute at once when a trained model is measured: 64 MB in fp32. With a vocabulary
+of 50,000, the logits of a whole batch take gigabytes, and a loss needs several copies of them."""
 
 
 class Center(nn.Module):
@@ -36,10 +36,10 @@ class Center(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply by a constant that brings the RMS at initialisation to `embedding_rms`. The constant
+    """Multiply by a constant, so that the RMS at initialisation is `embedding_rms`. The constant
     never changes, so nothing is normalized.
 
-    Token and position embeddings are independent, so the expected RMS of their sum is
+    Token and position embeddings are independent. So the expected RMS of their sum is
     `sqrt(embedding_std² + position_std²)`.
     """
 
@@ -55,8 +55,8 @@ class Scale(nn.Module):
 
 
 class GradShrink(nn.Module):
-    """Return the input, and pass back only a share of its gradient (GLM-130B, arXiv 2210.02414):
-    nothing flows back through the detached part."""
+    """Return the input unchanged, but pass back only a share of its gradient (GLM-130B, arXiv
+    2210.02414). No gradient flows through the detached part."""
 
     def forward(self, x: Tensor) -> Tensor:
         return GRADIENT_SHARE * x + (1 - GRADIENT_SHARE) * x.detach()
@@ -65,7 +65,7 @@ class GradShrink(nn.Module):
 def embedding_normalization(config: ModelConfig) -> nn.Module:
     """Return the layer between the embeddings and block 1.
 
-    A new variant also needs a name in `EmbeddingNorm` and a style in `lib.figures.style`.
+    To add a variant, also add its name to `EmbeddingNorm`, and its look to `lib.figures.style`.
     """
     match config.embedding_norm:
         case "none":
@@ -84,12 +84,12 @@ def embedding_normalization(config: ModelConfig) -> nn.Module:
 
 
 class KVCache(dict[nn.Module, Tensor]):
-    """Keys and values of the characters read so far: attention layer → (2, B, H, P, D).
+    """Keys and values of the tokens read so far: attention layer → (2, B, H, P, D).
 
-    Calling the model with a cache extends it. To keep the old state, call with a copy,
-    `KVCache(cache)`: it holds the same tensors, and these are never written to.
+    Calling the model with a cache extends the cache. To keep the old state, pass a copy,
+    `KVCache(cache)`. The copy shares its tensors, which are never written to.
 
-    One text (B = 1) may have been read first, and then be continued by a batch of texts.
+    A cache of one text (B = 1) can be extended by a batch of texts.
     """
 
     @property
@@ -97,35 +97,36 @@ class KVCache(dict[nn.Module, Tensor]):
         return next((past.shape[3] for past in self.values()), 0)
 
     def take(self, rows: list[int]) -> None:
-        """Keep only these rows (texts) of the batch; a row that is named twice is repeated."""
+        """Keep only these rows (texts) of the batch. A row that is listed twice is repeated."""
         for layer, past in self.items():
             self[layer] = past[:, rows]
 
     def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> Tensor:
-        """Append a layer's keys and values (B, H, T, D); return all, (2, B, H, P + T, D)."""
-        new = torch.stack((keys, values))
+        """Append a layer's keys and values (B, H, T, D). Return all so far, (2, B, H, P + T, D)."""
+        new = torch.stack((keys, values))  # (2, B, H, T, D)
         if layer in self:
-            past = self[layer].expand(-1, len(keys), -1, -1, -1)  # one text, then a batch
+            past = self[layer].expand(-1, len(keys), -1, -1, -1)  # if it has one text, repeat it
             new = torch.cat((past, new), dim=3)
         self[layer] = new
         return new
 
 
 Rotation = tuple[Tensor, Tensor]
-"""Cosine and sine, (T, D/2) each, of the angles by which positions rotate pairs of features."""
+"""Cosines and sines, (T, D/2) each, of the angles by which positions rotate pairs of features."""
 
 
 def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
-    """Return the rotation of positions (T,): (T, D/2) each (Su et al. 2021, arXiv 2104.09864)."""
+    """Return the rotation at each of some positions (T,), (T, D/2) each (Su et al. 2021, arXiv
+    2104.09864)."""
     exponents = torch.arange(0, head_size, 2, dtype=dtype, device=positions.device) / head_size
-    angles = positions[:, None].to(dtype) / ROTARY_BASE**exponents
+    angles = positions[:, None].to(dtype) / ROTARY_BASE**exponents  # (T, D/2)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos_sin: Rotation) -> Tensor:
     """Rotate queries or keys (B, H, T, D). Feature i of a head is paired with feature i + D/2."""
     cos, sin = cos_sin
-    first, second = x.chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)  # (B, H, T, D/2) each
     return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
 
 
@@ -135,7 +136,7 @@ class CausalSelfAttention(nn.Module):
         self.n_head = config.n_head
         self.qk_norm = config.qk_norm
         self.dropout = config.dropout
-        # Query, key and value projections in one matrix
+        # Query, key and value projections, in one matrix
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
@@ -176,8 +177,9 @@ class MLP(nn.Module):
 def pre_norm(config: ModelConfig) -> nn.Module:
     """Return the normalization before an attention, an MLP or the output projection.
 
-    `branch_multiplier` makes the residual stream that many times larger. Its variance grows with
-    the square, so eps does too: then the output is the same as for a stream that was not scaled.
+    `branch_multiplier` makes the residual stream larger by this factor, and its variance by the
+    square of the factor. So eps is multiplied by the square too. Then the output is the same as for
+    a stream that was not scaled.
     """
     factor = config.branch_multiplier**2
     if config.norm == "rmsnorm":
@@ -217,8 +219,8 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        # Empty, because `GPT` draws all weights. `nn.Embedding(…)` would draw here as well, and on
-        # the "meta" device drawing imports torch's compiler, which takes a second.
+        # Empty, because `GPT` draws all weights. `nn.Embedding(…)` would draw here as well. On the
+        # "meta" device, drawing imports torch's compiler, which takes a second.
         tokens = torch.empty(vocab_size, config.n_embd)
         self.wte = nn.Embedding.from_pretrained(tokens, freeze=False)  # type: ignore[no-untyped-call]
         if config.positions == "learned":
@@ -231,14 +233,14 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def embed(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Map character ids (B, T) at positions start, start + 1, … to the input of block 1
+        """Map token ids (B, T) at positions start, start + 1, … to the input of block 1,
         (B, T, C)."""
-        x = self.wte(ids)
+        x = self.wte(ids)  # (B, T, C)
         if self.config.embedding_norm_on == "token":
             x = self._normalized(x)
         if self.config.positions == "learned":
             positions = torch.arange(start, start + ids.shape[1], device=ids.device)
-            x = x + self.wpe(positions)
+            x = x + self.wpe(positions)  # (B, T, C) + (T, C)
         if self.config.embedding_norm_on == "sum":
             x = self._normalized(x)
         if self.config.embedding_roll:
@@ -247,7 +249,7 @@ class Transformer(nn.Module):
 
     def _normalized(self, x: Tensor) -> Tensor:
         x = self.emb_norm(x)
-        # These two bring the RMS to 1. (The factor of `Scale` already includes `embedding_rms`.)
+        # These two make the RMS 1. (The factor of `Scale` already includes `embedding_rms`.)
         normalizes = self.config.embedding_norm in ("layernorm", "rmsnorm")
         if normalizes and self.config.embedding_rms != 1:
             x = x * self.config.embedding_rms
@@ -255,13 +257,13 @@ class Transformer(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder-only Pre-LN Transformer over characters.
+    """A decoder-only Pre-LN Transformer.
 
     All weights are drawn from `generator` in one fixed order. The embedding normalization draws
-    none, so all variants of a seed start from the same numbers. Without a generator the model is
+    none, so all variants of a seed start from the same weights. Without a generator, the model is
     made on the "meta" device: it has shapes, but no weights until some are loaded.
 
-    The model is in evaluation mode; the trainer calls `train()` only if there is dropout.
+    The model is in evaluation mode. The trainer calls `train()` only if there is dropout.
     """
 
     def __init__(
@@ -269,11 +271,11 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         device = "meta" if generator is None else "cpu"
-        # Constructors of layers draw weights from torch's global generator. These weights are
-        # overwritten below. Forking the generator keeps the caller's draws the same.
+        # Layers draw weights from torch's global generator when they are made. We overwrite these
+        # weights below. Forking the generator keeps the caller's draws the same.
         with torch.random.fork_rng(devices=[]), torch.device(device):
             self.transformer = Transformer(config, vocab_size)
-            if not config.tied:  # drawn last: all other weights equal those of a tied model
+            if not config.tied:  # drawn last, so that all other weights equal a tied model's
                 self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.config = config
         if generator is not None:
@@ -282,8 +284,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        """Initialise as GPT-2: N(0, 0.02²), residual projections divided by sqrt(2 n_layer),
-        biases 0, gains 1. `WPE_STD` is that 0.02."""
+        """Initialise the weights as in GPT-2: N(0, 0.02²), residual projections divided by
+        sqrt(2 n_layer), biases 0, gains 1. `WPE_STD` is the 0.02."""
         config = self.config
         residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
         stds = {
@@ -294,7 +296,7 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 std = residual_std if name.endswith("c_proj.weight") else WPE_STD
-                # Draw even for a std of 0, so that the weights drawn after it stay the same.
+                # Draw even if the std is 0, so that later draws stay the same.
                 parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -302,42 +304,42 @@ class GPT(nn.Module):
             self.lm_head.weight.copy_(self.transformer.wte.weight)
 
     def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. With a
-        `cache`, `ids` continue the text that the cache has read.
+        """Map token ids (B, T) to logits (B, T, V); position t predicts token t + 1. With a
+        `cache`, `ids` continue the text in the cache.
 
-        Raises ValueError when the text is longer than `block_size`.
+        Raises ValueError if the text is longer than `block_size`.
         """
         return self.logits(self.hidden(ids, cache))
 
     def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Map character ids (B, T) to the input of the output projection, (B, T, C). See `forward`
-        for `cache` and errors."""
+        """Map token ids (B, T) to the input of the output projection, (B, T, C). For `cache` and
+        errors, see `forward`."""
         net, config = self.transformer, self.config
         start = 0 if cache is None else cache.length
         end = start + ids.shape[1]
         if end > config.block_size:
             raise ValueError(
-                f"the text is {end} characters long and model.block_size is "
+                f"the text is {end} tokens long and model.block_size is "
                 f"{config.block_size}: shorten it, or train with a larger block_size"
             )
         x = embedded = net.dropout(net.embed(ids, start))  # (B, T, C)
-        cos_sin = None  # rotary: (T, D/2) each
+        cos_sin = None  # with rotary positions, (T, D/2) each
         if config.positions == "rotary":
             positions = torch.arange(start, end, device=ids.device)
             cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
-        mask = None  # then attention uses its own causal mask, which is faster
+        mask = None  # attention then uses its own causal mask, which is faster
         if start:
-            # Row t may look at the P characters in the cache and at the first t + 1 of these.
+            # Row t may look at the P tokens in the cache, and at the first t + 1 of `ids`.
             mask = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)  # (T, P + T)
         for block in net.h:
-            x = block(x, mask, cache, cos_sin)
+            x = block(x, mask, cache, cos_sin)  # (B, T, C)
         if config.backout:
             x = x - embedded
         return net.ln_f(x)  # type: ignore[no-any-return]
 
     def recompute_activations(self) -> None:
-        """Keep only the inputs of blocks in the forward pass; the backward pass computes the rest
-        again, with the same draws of dropout (Chen et al. 2016, arXiv 1604.06174)."""
+        """Make the forward pass keep only the inputs of blocks. The backward pass then computes the
+        rest again, with the same dropout masks (Chen et al. 2016, arXiv 1604.06174)."""
         for block in self.transformer.h:
             block.forward = partial(
                 checkpoint,
@@ -347,15 +349,15 @@ class GPT(nn.Module):
             )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Project the output of `hidden`, or some rows of it, (…, C), to logits (…, V)."""
+        """Project the output of `hidden`, or rows of it, (…, C), to logits, (…, V)."""
         projection = self.transformer.wte if self.config.tied else self.lm_head
         logits = F.linear(hidden, projection.weight)
         cap = self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def logits_in_parts(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield logits in fp32 and targets, (n, V) and (n,), of a few rows at a time of `hidden`
-        (N, C) and `targets` (N,). `LOGITS_AT_ONCE` bounds n · V."""
+        """Compute the logits of `hidden` (N, C), a few rows at a time. Yield logits (n, V) in fp32,
+        and the `targets` (n,) of the same rows. `LOGITS_AT_ONCE` bounds n · V."""
         n = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
         for rows, target in zip(hidden.split(n), targets.split(n), strict=True):  # type: ignore[no-untyped-call]
             yield self.logits(rows).float(), target
@@ -364,8 +366,8 @@ class GPT(nn.Module):
     def generate(
         self, ids: Tensor, n: int, generator: torch.Generator, temperature: float = 1.0
     ) -> Tensor:
-        """Append `n` sampled characters to `ids` (B, T); return (B, T + n). A low temperature
-        favours likely characters.
+        """Append `n` sampled tokens to `ids` (B, T). Return (B, T + n). A low temperature favours
+        likely tokens.
 
         Raises ValueError for a temperature that is not positive.
         """
@@ -375,21 +377,23 @@ class GPT(nn.Module):
         ids = ids.to(self.transformer.wte.weight.device)
         for _ in range(n):
             if ids.shape[1] > self.config.block_size:
-                # The window slides, so each character in it has a new position: read them again.
+                # The window slides, so each token in it has a new position. Read all of them again.
                 cache = KVCache()
             unread = ids[:, cache.length :]
             unread = unread[:, -self.config.block_size :]
             logits = self(unread, cache=cache)[:, -1].float() / temperature  # (B, V)
-            # Drawn on the CPU, so that the same generator gives the same text on every device.
+            # Draw on the CPU, so that the same generator gives the same text on every device.
             probabilities = logits.softmax(dim=-1).cpu()
-            chosen = torch.multinomial(probabilities, 1, generator=generator).to(ids.device)
+            chosen = torch.multinomial(probabilities, 1, generator=generator).to(
+                ids.device
+            )  # (B, 1)
             ids = torch.cat((ids, chosen), dim=1)
         return ids
 
 
 def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
-    """Compute the SHA-256 over names and bytes of the weights. The embedding norm's are included
-    only with `all_weights`, because arms differ in them and must agree in all others."""
+    """Compute the SHA-256 over names and bytes of the weights. Include the embedding norm's weights
+    only with `all_weights`: arms differ in them, but must agree in all others."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if all_weights or not name.startswith("transformer.emb_norm"):
@@ -398,5 +402,5 @@ def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the trainable parameters; shared ones count once."""
+    """Count the trainable parameters. Shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())

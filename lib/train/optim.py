@@ -16,12 +16,12 @@ from lib.train.model import GPT
 
 
 def get_lr(config: TrainingConfig, step: int) -> float:
-    """Return the learning rate of update `step` (0 …).
+    """Return the learning rate of update `step` (0, 1, …).
 
-    `constant` neither warms up nor decays. The other two warm up linearly. Then `warmup_cosine`
-    decays by a cosine; `warmup_stable_decay` stays at the peak and decays linearly over the last
-    `decay_fraction` of all steps (or over all steps after the warm-up, if these are fewer). Both
-    end at `final_learning_rate_ratio` times the peak, in the last update.
+    `constant` neither warms up nor decays. The other two schedules warm up linearly. Then
+    `warmup_cosine` decays by a cosine. `warmup_stable_decay` stays at the peak, and decays linearly
+    over the last `decay_fraction` of all steps (or over all steps after the warm-up, if these are
+    fewer). At the last update, both are at `final_learning_rate_ratio` times the peak.
     """
     if config.schedule == "constant":
         return config.learning_rate
@@ -30,7 +30,7 @@ def get_lr(config: TrainingConfig, step: int) -> float:
     if step < config.warmup_iterations:
         return config.learning_rate * (step + 1) / config.warmup_iterations
 
-    # 2) decay: `share` falls from 1 to 0. The last update is `iterations` - 1, and there it is 0.
+    # 2) decay: `share` falls from 1 to 0. It reaches 0 at the last update, `iterations` - 1.
     last = max(1, config.iterations - 1 - config.warmup_iterations)  # counted from the warm-up
     now = step - config.warmup_iterations
     if config.schedule == "warmup_cosine":
@@ -47,13 +47,13 @@ def optimizer_groups(
 ) -> list[dict[str, Any]]:
     """Split the parameters into groups for an optimizer.
 
-    The first group holds the weight matrices inside the blocks, which have weight decay. All other
-    parameters have none: embeddings, an untied output projection, norm gains and biases. `ratio` is
-    the factor on a group's learning rate. Token and position embeddings get a group of their own if
-    `embedding_ratio` is not 1.
+    The first group has the weight matrices inside the blocks. Only these have weight decay. All
+    other parameters have none: embeddings, an untied output projection, norm gains and biases.
+    `ratio` multiplies the learning rate of a group. If `embedding_ratio` is not 1, token and
+    position embeddings are a group of their own.
     """
-    # Keys are (decays, ratio). These two are listed to fix their order: `make_optimizers` gives the
-    # first group to Muon.
+    # Keys are (decays, ratio). These two come first because `make_optimizers` gives the first group
+    # to Muon.
     groups: dict[tuple[bool, float], list[Tensor]] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
         decays = parameter.ndim == 2 and name.startswith("transformer.h.")
@@ -70,30 +70,31 @@ def optimizer_groups(
 class Uncompiled(torch.optim.Optimizer):
     """An optimizer without PyTorch's wrappers around its methods.
 
-    The wrappers keep torch.compile out of these methods, and import it to do so, which costs every
+    The wrappers keep torch.compile out of these methods. To do so they import it, which costs every
     run more than a second. We never compile an optimizer's step. No documented switch turns the
     wrappers off (`TORCH_COMPILE_DISABLE` is read only after the import).
     """
 
     found_inf: Tensor
-    """A scalar that the trainer sets before each step: 1 if the update must not happen."""
+    """A scalar that the trainer sets before each step: 1 to skip the update."""
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
-    """AdamW. Its fused kernel reads `found_inf` on the device, and changes nothing if that is 1. So
-    the host need not wait to learn whether the loss is finite."""
+    """AdamW. Its fused kernel reads `found_inf` on the device, and changes nothing if it is 1. So
+    the host need not wait to find out whether the loss is finite."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 class Muon(Uncompiled, torch.optim.Muon):
-    """Muon. PyTorch's ignores `found_inf`, so the host checks it and must wait for the device."""
+    """Muon. PyTorch's Muon ignores `found_inf`. So the host checks it, and must wait for the
+    device."""
 
     def step(self) -> None:  # type: ignore[override]
-        if not self.found_inf:  # copies from the device
+        if not self.found_inf:  # waits for the device
             super().step()  # type: ignore[no-untyped-call]
 
 
@@ -103,9 +104,9 @@ def make_optimizers(model: GPT, config: TrainingConfig) -> list[Uncompiled]:
     groups = optimizer_groups(model, config.weight_decay, config.embedding_learning_rate_ratio)
     if config.optimizer == "muon":
         matrices = groups.pop(0) | {"ratio": config.muon_learning_rate_ratio}
-        # Scaled so that an update is as large as AdamW's (Liu et al. 2025, arXiv 2502.16982).
+        # Scale updates to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982).
         optimizers.append(Muon([matrices], adjust_lr_fn="match_rms_adamw"))
     betas = (config.beta1, config.beta2)
-    # Fused: one kernel for all parameters, which reads learning rate and `found_inf` on the device.
+    # Fused: one kernel for all parameters. It reads learning rate and `found_inf` on the device.
     optimizers.append(AdamW(groups, betas=betas, eps=config.eps, fused=True))
     return optimizers

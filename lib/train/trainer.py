@@ -1,17 +1,17 @@
 """Train one run: the loop, its trace and curve, checkpoints, resumption and divergence.
 
-The order of a step:
+One step:
 
     get_lr ─► draw batch ─► forward ─► backward ─► clip ─► check finite ─► step ─► note
     └──── training_step ───┘└──────────────────── update, on the device ──────────────┘
 
-To read a number from a GPU, the host must wait for it. So each step leaves its loss and norms on
-the device, as *notes*, and the host reads them every `READ_EVERY` steps (`read_notes`). Between
-steps `training_loop` evaluates on dev (`evaluate`) and writes checkpoints (`save`).
+To read a number from a GPU, the host must wait for the GPU. So each step leaves its loss and norms
+on the device, as *notes*. The host reads them every `READ_EVERY` steps (`read_notes`). Between
+steps, `training_loop` evaluates on dev (`evaluate`) and writes checkpoints (`save`).
 
-A run that is killed at any instant continues from its last checkpoint to bit-identical weights (on
-a CPU). Initial weights, batches and evaluation draw from separate generators, so neither the
-variant nor how often it is evaluated changes what is trained on.
+A run may be killed at any time. It resumes from its last checkpoint and (on a CPU) ends with the
+same weights, to the bit. Initial weights, batches and evaluation draw from separate random number
+generators. So neither the variant nor the number of evaluations changes the batches.
 """
 
 import hashlib
@@ -52,11 +52,10 @@ from lib.train.model import GPT, weights_digest
 from lib.train.optim import get_lr, make_optimizers
 
 READ_EVERY = 10
-"""Steps after which the host reads the device's notes, unless an evaluation or a checkpoint comes
-first."""
+"""The host reads the notes after this many steps, or earlier for an evaluation or a checkpoint."""
 OVERFLOWS = 20
-"""With fp16, an update that overflows is skipped, and the loss scale halved. After this many in a
-row, the run counts as diverged."""
+"""If an fp16 update overflows, it is skipped and the loss scale is halved. After this many skipped
+updates in a row, the run counts as diverged."""
 KEPT = (
     "step",
     "batches",
@@ -68,21 +67,22 @@ KEPT = (
     "points",
     "stretches",
 )
-"""Attributes of a `Trainer` that a checkpoint holds as they are."""
+"""Attributes of a `Trainer` that a checkpoint holds unchanged."""
 
 
 def new_provenance(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     """Return the provenance of a run that is about to be trained.
 
-    Raises ConfigError for a device or precision that this machine lacks, a missing plan, or an arm
-    that is another commit than the code that runs; UserError for code edited since it was imported.
+    Raises ConfigError for a device or precision that this machine lacks, for a missing plan, or if
+    the arm's commit is not the commit of this code. Raises UserError if code was edited after it
+    was imported.
     """
     require_unedited(TRAIN_FILES)
     commit = study.commit_of(arm)
     if commit and commit != git_state().get("code"):
         raise ConfigError(
-            f"arm {arm.id} is trained by the code of commit {commit[:12]}, and this is other code; "
-            f"use ./run_all.sh params/{study.name}.yaml, which trains each arm with its own"
+            f"arm {arm.id} needs the code of commit {commit[:12]}, and this is other code; "
+            f"use ./run_all.sh params/{study.name}.yaml: it trains each arm with its own code"
         )
     return Provenance(
         study=study.name,
@@ -100,37 +100,37 @@ def new_provenance(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provena
 def train(
     study: Study, arm: Arm, seed: int, corpus: Corpus, folder: Path, report: Report
 ) -> "Trainer":
-    """Train one run in `folder`, from its last sound checkpoint if there is one. Its provenance is
-    written to `provenance.json` before the first step.
+    """Train one run in `folder`, or resume it from its last undamaged checkpoint. Write its
+    provenance to `provenance.json` before the first step.
 
-    Ctrl-C, or a notebook's stop button, ends training after the current step and writes a
-    checkpoint. The run is returned unfinished; call `train` again to continue it.
+    Ctrl-C, or the stop button of a notebook, ends training after the current step and writes a
+    checkpoint. Then the returned run is unfinished; call `train` again to resume it.
 
     A loss or gradient that is not finite also ends training: see `diverged_at`.
 
-    Raises CorpusError for a corpus shorter than a window, ConfigError as `new_provenance` does, and
-    UserError if one of several processes ends early.
+    Raises CorpusError if the corpus is shorter than a window, ConfigError as `new_provenance` does,
+    and UserError if one of several processes ends early.
     """
     config = arm.config
     provenance = new_provenance(study, arm, seed, corpus)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".training.lock"):  # a killed job's kernel may still be ending
+    with locked(folder / ".training.lock"):  # the kernel of a killed job may still be running
         run = Trainer(config, corpus, provenance, folder)
         if run.device == "cuda" and not run.machine.graph:
             reason = graph.why_eager(config, run.machine) or "machine.graph is false"
-            print(f"Trained without a CUDA graph: {reason}")
+            print(f"Training without a CUDA graph: {reason}")
         write_json(folder / PROVENANCE, run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
             machine.require_devices(run.machine)
             distributed.launch(config.model_copy(update={"machine": run.machine}), folder, report)
-            run.load()  # what the processes left; the loop below then has nothing to do
+            run.load()  # load the result of the processes; the loop below then does nothing
         usual_handler = signal.signal(signal.SIGINT, run.interrupt)
         try:
             run.training_loop(report)
         finally:
             signal.signal(signal.SIGINT, usual_handler)
             run.graph = None
-            torch.cuda.empty_cache()  # of the graph's memory, which only its replays could use
+            torch.cuda.empty_cache()  # free the graph's memory, which nothing else can use
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
@@ -138,11 +138,11 @@ def train(
 
 
 class Trainer:
-    """One run: its state during training, and afterwards the model and the history of its steps.
+    """One run: its state during training; after it, the trained model and the history of all steps.
 
-    Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). Each draws the
-    whole batch and takes its own rows of it. All then apply the same mean gradient, so their
-    weights stay equal to the bit. Only the first one (rank 0) writes checkpoints.
+    Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). Each process
+    draws the whole batch and takes its own rows. All processes apply the same mean gradient, so
+    their weights stay equal to the bit. Only the first process (rank 0) writes checkpoints.
     """
 
     def __init__(
@@ -155,15 +155,15 @@ class Trainer:
         self.corpus = corpus
         self.provenance = provenance
         self.machine = machine.prepare(config)
-        self.device = self.machine.device  # "cuda" is this process's own GPU: `main` sets it
+        self.device = self.machine.device  # "cuda" is the GPU of this process: see `main`
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
 
-        # Model: weights are drawn on the CPU, so that they are the same on every device.
+        # Model. Its weights are drawn on the CPU, so that they are the same on every device.
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
-        """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
-        seed."""
+        """SHA-256 of the initial weights without the embedding norm's. All arms of a seed have the
+        same."""
         self.model = model.to(self.device)
         if self.machine.activation_checkpointing:
             self.model.recompute_activations()
@@ -174,51 +174,52 @@ class Trainer:
         # Optimizers
         self.optimizers = make_optimizers(self.model, config.training)
         self.optimizer = self.optimizers[-1]
-        """AdamW, which has all parameters or, beside Muon, all but the matrices in blocks."""
+        """AdamW. It updates all parameters, except the weight matrices in blocks if there is Muon.
+        """
         is_fp16 = config.training.precision == "fp16"
         self.scaler = torch.amp.GradScaler(self.device, enabled=is_fp16)
 
         # Data
         self.batch_stream = random_stream(seed, "batches")
         n = config.evaluation.dev_windows
-        self.dev = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], n, block_size)
+        self.dev = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], n, block_size)  # (n, T+1)
 
         # Progress and history
         self.step = 0
-        """Updates made so far."""
+        """Number of updates so far."""
         self.batches = ""
-        """SHA-256 chained over all batches drawn: equal across arms of a seed."""
+        """SHA-256 chained over all batches so far. All arms of a seed have the same."""
         self.diverged_at: int | None = None
-        """The step whose loss or gradient was not finite. Also the last step, if the loss on dev
-        after it is not finite."""
+        """The step with a loss or gradient that was not finite; or the last step, if the dev loss
+        after it was not finite."""
         self.resumed_at: list[int] = []
         """Steps at which a stopped run was resumed."""
         self.interrupted = False
         self.rows: list[Row] = []
-        """Of the table `trace`."""
+        """Rows of the table `trace`."""
         self.points: list[Row] = []
-        """Of the table `curve`."""
+        """Rows of the table `curve`."""
         self.stretches: list[dict[str, Any]] = []
-        """Which steps were made on which machine, in order: fields of `lib.results.Stretch`. A run
-        that was never moved has one."""
+        """The machine of each step, as consecutive stretches: fields of `lib.results.Stretch`. A
+        run that never moved to another machine has one stretch."""
         self.peak_memory = 0
-        """Bytes; see `lib.train.machine.peak_memory`."""
+        """In bytes: see `lib.train.machine.peak_memory`."""
         self.unread: list[tuple[Row, str, Tensor]] = []
-        """Steps whose notes the host has not read: the row so far, `batches` after the step, and
-        the notes, on the device."""
+        """Steps with notes that the host has not read yet: the row so far, `batches` after the
+        step, and the notes, (6,), on the device."""
 
-        # Kept on the device: an update depends on them, and the host does not wait to read them.
+        # State on the device. Updates depend on it, and the host never waits to read it.
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
-        """Whether the run diverged; from then on updates change nothing."""
+        """Whether the run diverged. If so, updates change nothing any more."""
         self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
-        """Updates in a row that were skipped because fp16 overflowed."""
+        """Number of updates in a row that were skipped because fp16 overflowed."""
 
         self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
         self.load()
         self.from_checkpoint = self.finished
-        """Whether training was complete before this execution."""
+        """Whether training was already complete when this process began."""
         self.graph: graph.StepGraph | None = None
-        """Of `update`, in training on a GPU."""
+        """CUDA graph of `update`, for training on a GPU."""
         if self.machine.graph:
             self.graph = graph.StepGraph(self.update, self.optimizer)
 
@@ -228,88 +229,102 @@ class Trainer:
 
     @property
     def trace(self) -> pd.DataFrame:
-        """A row per step:
+        """A table with a row per step:
 
         - step (1 …), learning_rate, tokens (so far), seconds (of this step alone);
-        - loss (nats, of this batch before the update);
-        - grad_norm (L2 over all parameters, before clipping);
+        - loss (in nats, of this batch, before the update);
+        - grad_norm (L2 norm over all parameters, before clipping);
         - second_moment_mean and second_moment_max (AdamW's v, over all parameters that it updates);
-        - with fp16 also skipped: whether the update overflowed. Then grad_norm is NaN."""
+        - skipped, only with fp16: whether the update overflowed. If so, grad_norm is NaN."""
         return pd.DataFrame(self.rows)
 
     @property
     def curve(self) -> pd.DataFrame:
-        """A row per evaluation:
+        """A table with a row per evaluation:
 
         - step (0 = untrained), seconds;
         - the columns of `lib.train.diagnostics.snapshot` and `second_moments`;
         - gradient_cosine (between two fixed sets of dev windows);
-        - from the second row on, those of `embedding_updates`, of the step just made."""
+        - from the second row on, the columns of `embedding_updates` for the last step."""
         return pd.DataFrame(self.points)
 
     def training_loop(self, report: Report) -> None:
-        """Train to the end of the run, or to an interrupt. Pass each step to `report`."""
+        """Train to the end of the run, or until an interrupt. Call `report` for each step."""
         interval = self.config.evaluation.interval
         last = self.config.training.iterations
-        embeddings = self.model.transformer.wte.weight
+        embeddings = self.model.transformer.wte.weight  # (V, C)
         if not self.points:
             self.evaluate()  # the untrained model
         must_stop = False
         while not (self.finished or must_stop):
+            # Evaluate after this step? Then keep the embeddings, to measure how far it moves them.
             must_evaluate = (self.step + 1) % interval == 0 or self.step + 1 == last
-            # To measure how far this step moves them
-            before = embeddings.detach().clone() if must_evaluate else None
+            before = embeddings.detach().clone() if must_evaluate else None  # (V, C)
+
+            # One update. Go on at once, unless there is something to read, measure or write.
             self.training_step()
             must_stop = self.interrupted
             must_save = self.step % self.config.machine.checkpoint_interval == 0
             if not (must_evaluate or must_save or must_stop or len(self.unread) == READ_EVERY):
                 continue
 
-            rows = self.read_notes()  # sets `diverged_at` if one of these steps diverged
+            # Wait for the device. If one of the unread steps diverged, this sets `diverged_at`.
+            rows = self.read_notes()
+
+            # Evaluate on dev, at the interval and at the end of the run.
             point = None
             if must_evaluate or self.finished:
                 point = self.evaluate()
             if point is not None and before is not None:
                 point |= embedding_updates(before, embeddings)
             if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
-                # The last update broke the model, and there is no next batch whose loss would tell.
+                # The last update broke the model. No next batch can show it, but the dev loss does.
                 self.diverged_at = self.step
+
+            # Write a checkpoint, at the interval and at the end.
             if must_save or must_stop or self.finished:
                 self.save()
+
+            # Report every step that was read. The evaluation belongs to the last one.
             for row in rows:
-                report(row, point if row is rows[-1] else None)  # the point is of the last step
+                report(row, point if row is rows[-1] else None)
 
     def interrupt(self, *_: object) -> None:
-        """Have training end after the current step; a second interrupt ends it at once."""
+        """End training after the current step. A second interrupt ends it at once."""
         self.interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def training_step(self) -> None:
-        """Make one update: set the learning rate, draw a batch, and have the device do the rest.
+        """Make one update: set the learning rate, draw a batch, and let the device do the rest.
         Nothing here waits for the device, except the step of Muon."""
         started = time.perf_counter()
         training = self.config.training
 
+        # Set the learning rate. A CUDA graph reads it from a tensor, so write it in place.
         lr = get_lr(training, self.step)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(lr * group["ratio"])  # in place: a CUDA graph reads it there
+                    group["lr"].fill_(lr * group["ratio"])
                 else:
                     group["lr"] = lr * group["ratio"]
 
-        x, y = self.next_batch()  # (b, T) each: the rows of this process
+        # Draw a batch, and keep the rows of this process.
+        x, y = self.next_batch()  # (b, T) each
+
+        # Update on the device. Dropout gets a seed for each step, so that its masks are the same in
+        # all arms, and after a resumption.
         if self.config.model.dropout:
-            # A seed for each step, so that masks are equal in all arms and after a resumption
             purpose = f"dropout/{self.step}/{self.rank}"
             torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
             self.model.train()
         update = self.graph or self.update
         with machine.matmul_precision(training.precision):
-            notes = update(x, y)  # (6,): see `update`
+            notes = update(x, y)  # (6,), still on the device
         if self.config.model.dropout:
             self.model.eval()
 
+        # Start this step's row of the trace. `read_notes` completes it.
         self.step += 1
         row = {
             "step": self.step,
@@ -320,19 +335,21 @@ class Trainer:
         self.unread.append((row, self.batches, notes))
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """Do the device's part of a step on inputs and targets (b, T), which may come from the
-        host: forward, backward, clip, update. Return notes for a row of the trace, (6,): loss, norm
-        of the gradient, sum and maximum of second moments, whether the update was skipped, whether
-        the run diverged.
+        """Run the device's part of a step: forward, backward, clip, update. Inputs `x` and targets
+        `y` are (b, T), and may be on the host.
 
-        A CUDA graph captures this function, so no `if` in it may look at a value on the device.
-        Instead an update with a loss or gradient that is not finite changes nothing. Neither do
-        the ones after it, which the host starts before it has read the notes.
+        Return notes for a row of the trace, (6,): loss, gradient norm, sum and maximum of the
+        second moments, whether the update was skipped, whether the run diverged.
+
+        A CUDA graph captures this function, so no `if` may depend on a value on the device.
+        Instead, an update with a loss or gradient that is not finite changes nothing. Later updates
+        change nothing either: the host starts some of them before it reads the notes.
         """
         x = x.to(self.device, non_blocking=True)
         y = y.to(self.device, non_blocking=True)
 
-        # Forward and backward, a micro-batch at a time. Gradients add up to those of the batch.
+        # Forward and backward, one micro-batch at a time. The gradients sum to the batch's
+        # gradient.
         size = self.machine.micro_batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
@@ -340,18 +357,18 @@ class Trainer:
                 logits = self.forward(x[start : start + size])  # (size, T, V)
                 targets = y[start : start + size]  # (size, T)
                 mean = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-                share = mean * (size / len(x))  # of the mean over the batch
+                share = mean * (size / len(x))  # this micro-batch's share of the batch's mean loss
             self.scaler.scale(share).backward()  # type: ignore[no-untyped-call]
             loss += share.detach()
 
-        # Average over processes
+        # Average loss and gradients over the processes.
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.processes > 1:
             for tensor in (loss, *gradients):
-                dist.all_reduce(tensor)  # a sum
+                dist.all_reduce(tensor)  # sums
                 tensor /= self.processes
 
-        # Clip, after undoing fp16's loss scale. `norm` is the norm before clipping.
+        # Undo fp16's loss scale, then clip. `norm` is the norm before clipping.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = get_total_norm(gradients)
@@ -359,12 +376,12 @@ class Trainer:
         if gradient_clip is not None:
             clip_grads_with_norm_(self.model.parameters(), gradient_clip, norm)
 
-        # Check that loss and gradients are finite.
+        # Check that loss and gradients are finite. If not, skip this update.
         skipped = ~(loss + norm).isfinite()
         if self.scaler.is_enabled():
-            # In fp16 gradients overflow now and then; the scaler then lowers its scale. So only
-            # many overflows in a row are a divergence, or a loss that is not finite.
-            self.overflows.add_(1).mul_(skipped)  # in place: a CUDA graph keeps its address
+            # fp16 gradients overflow now and then, and the scaler then lowers its scale. That is no
+            # divergence. Many overflows in a row are one, and so is a loss that is not finite.
+            self.overflows.add_(1).mul_(skipped)  # in place, because a CUDA graph keeps the address
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
         else:
             diverged = skipped
@@ -379,7 +396,7 @@ class Trainer:
             self.scaler.update()
         self.model.zero_grad()
 
-        # Notes. Second moments are not negative: their L1 norm is their sum.
+        # Notes, (6,). Second moments are never negative, so their L1 norm is their sum.
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
         total = get_total_norm(moments, 1)
         largest = get_total_norm(moments, math.inf)
@@ -387,27 +404,28 @@ class Trainer:
         return torch.stack([note.double() for note in notes])
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        """Draw a batch of inputs and targets, (B, T) each. Return this process's rows of it, (b, T)
+        """Draw a batch of inputs and targets, (B, T) each. Return the rows of this process, (b, T)
         each, on the host."""
         training = self.config.training
         block_size = self.config.model.block_size
         ids, ends = self.corpus.train, self.corpus.ends["train"]
-        x, y = sample_batch(ids, ends, training.batch_size, block_size, self.batch_stream)
+        x, y = sample_batch(ids, ends, training.batch_size, block_size, self.batch_stream)  # (B, T)
         self.batches = chained_hash(self.batches, x)
-        x = x.chunk(self.processes)[self.rank]
+        x = x.chunk(self.processes)[self.rank]  # (b, T)
         y = y.chunk(self.processes)[self.rank]
         if self.device == "cuda":  # the host need not wait for a copy from pinned memory
             x, y = x.pin_memory(), y.pin_memory()
         return x, y
 
     def read_notes(self) -> list[Row]:
-        """Read the notes of all unread steps into rows of the trace, and return these rows. If a
-        step diverged, the run ends with it. This waits for the device."""
+        """Read the notes of all unread steps, which waits for the device. Add them to the trace as
+        rows, and return these rows. If a step diverged, the run ends with that step."""
         started = time.perf_counter()
         notes = torch.stack([notes for _, _, notes in self.unread]).tolist()  # (steps, 6)
         last_row, _, _ = self.unread[-1]
         last_row["seconds"] += time.perf_counter() - started
-        size = sum(parameter.numel() for parameter in self.optimizer.state)  # its keys
+        # The keys of the optimizer's state are its parameters.
+        size = sum(parameter.numel() for parameter in self.optimizer.state)
         rows = []
         for (row, batches, _), note in zip(self.unread, notes, strict=True):
             loss, norm, total, largest, skipped, diverged = note
@@ -420,7 +438,7 @@ class Trainer:
                 if row["skipped"]:
                     row["grad_norm"] = math.nan
             rows.append(row)
-            if diverged:  # the steps after it changed nothing, so they are dropped
+            if diverged:  # later steps changed nothing, so drop them
                 self.step = row["step"]
                 self.batches = batches
                 self.diverged_at = self.step
@@ -435,9 +453,9 @@ class Trainer:
         point: Row = {"step": self.step}
         point |= snapshot(self.model, self.dev)
         point |= second_moments(self.model, self.optimizer)
-        # Two sets, each a quarter of the windows: that is enough for a direction, and with 32
-        # windows costs half a training step.
-        one, other = self.dev[::4], self.dev[2::4]
+        # The cosine needs two sets of windows. A quarter of all windows each is enough for a
+        # direction. With 32 windows, that costs half a training step.
+        one, other = self.dev[::4], self.dev[2::4]  # (n / 4, T + 1) each
         if len(other):
             size = self.machine.micro_batch_size
             point["gradient_cosine"] = gradient_cosine(self.model, one, other, size)
@@ -446,7 +464,7 @@ class Trainer:
         return point
 
     def save(self) -> None:
-        """Write a checkpoint, in the first process."""
+        """Write a checkpoint, if this is the first process."""
         if self.rank:
             return
         self.peak_memory = max(self.peak_memory, machine.peak_memory(self.device))
@@ -454,7 +472,7 @@ class Trainer:
         state = {name: getattr(self, name) for name in KEPT} | {
             "model": self.model.state_dict(),
             "scaler": self.scaler.state_dict(),
-            # Without groups: their rates and weight decay follow from the parameters of the run.
+            # Not the groups: their rates and weight decay follow from the run's parameters.
             "optimizers": [optimizer.state_dict()["state"] for optimizer in self.optimizers],
             "batch_stream": self.batch_stream.get_state(),
             "provenance": self.provenance.model_dump(mode="json"),
@@ -462,7 +480,7 @@ class Trainer:
         checkpoint.save(self.checkpoints, state)
 
     def load(self) -> None:
-        """Resume from the last sound checkpoint, if there is one."""
+        """Load the last undamaged checkpoint, if there is one."""
         state = checkpoint.load(self.checkpoints)
         if state is not None:
             for name in KEPT:
@@ -474,15 +492,15 @@ class Trainer:
             self.batch_stream.set_state(state["batch_stream"])
             self.provenance = Provenance.model_validate(state["provenance"])
             self.overflows = self.overflows.to(self.device)
-        if self.device == "cuda":  # AdamW's step, and a CUDA graph of it, read the rate there
+        if self.device == "cuda":  # AdamW's step, and a CUDA graph of it, read the rate on the GPU
             for group in self.optimizer.param_groups:
                 group["lr"] = torch.zeros((), device=self.device)
         if not self.finished:
             self._start_stretch()
 
     def _start_stretch(self) -> None:
-        """Begin a stretch (see `lib.results.Stretch`), unless the machine and its packages are
-        those of the last one."""
+        """Begin a new stretch (see `lib.results.Stretch`), unless machine and packages are the same
+        as in the last one."""
         if self.step:
             self.resumed_at.append(self.step)
         here = {
@@ -495,14 +513,14 @@ class Trainer:
 
 
 def chained_hash(before: str, x: Tensor) -> str:
-    """Return the SHA-256 of the hash of all batches `before`, and of this batch's inputs (B, T)."""
+    """Return the SHA-256 of the hash `before` (of all earlier batches) and the inputs x (B, T)."""
     return hashlib.sha256(before.encode() + x.numpy().tobytes()).hexdigest()
 
 
 def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> tuple[str, str]:
-    """Return what `initial_weights` and `batches` of a `Trainer` are after `steps` steps, without
-    training. Many arms share them, so they are kept for the next call."""
-    # The embedding norm draws no weights and is not hashed: all its variants share one entry.
+    """Return `initial_weights` and `batches` of a `Trainer` after `steps` steps, without training.
+    Many arms share them, so they are cached for the next call."""
+    # The embedding norm draws no weights and is not hashed, so all its variants share an entry.
     model = config.model.model_copy(update={"embedding_norm": "none"})
     batch_size = config.training.batch_size
     block_size = config.model.block_size
@@ -516,7 +534,7 @@ def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> 
 
 
 _drawn: dict[Any, Any] = {}
-"""By text, seed and size: the generator, and the chained hash after 0, 1, 2, … batches."""
+"""(text, seed, size of a batch) → the generator, and the chained hash after 0, 1, 2, … batches."""
 
 
 @lru_cache
@@ -525,11 +543,11 @@ def _initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> str:
 
 
 def main(folder: Path, config: RunConfig) -> None:
-    """Train a run in this process, which is one of several that `train` started by torchrun."""
+    """Train a run in this process, one of several that `train` started with torchrun."""
     rank = int(os.environ["LOCAL_RANK"])
     on_gpus = config.machine.device == "cuda"
     if on_gpus:
-        # Before anything else touches a GPU. Otherwise all processes would use the first one.
+        # Do this before anything else touches a GPU. Otherwise all processes would use the first.
         torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if on_gpus else "gloo")
     corpus = load_corpus(config.corpus)

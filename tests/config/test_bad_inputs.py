@@ -194,7 +194,7 @@ def test_a_bad_file_is_refused_in_one_line(content, said, load):
 
 @pytest.mark.parametrize("value", ["0", "0.0", "false", "off", "none"])
 @pytest.mark.parametrize("field", ["model: {logit_softcap", "training: {gradient_clip"])
-def test_what_switches_a_field_off_is_said(field, value, load):
+def test_error_says_how_to_switch_a_field_off(field, value, load):
     with pytest.raises(ConfigError, match=r"for none, write null$"):
         load(f"{MINIMAL}{field}: {value}}}")
     load(f"{MINIMAL}{field}: null}}")
@@ -209,7 +209,7 @@ def test_null_is_named_for_no_field_that_has_another_word_for_it(field, load):
 @pytest.mark.parametrize(
     "value", [None, 3, 0.0, True, float("nan"), "", " ", "\n", b"little", [], ["x"], {"name": "x"}]
 )
-def test_what_names_no_study_is_refused_whatever_it_is(value):
+def test_anything_that_is_no_study_is_refused(value):
     remedy = "write a name in params/, or the path of a YAML, such as ./mine.yaml"
     assert refused(load_study, value) == f"study: {value!r} names none; {remedy}"
 
@@ -229,7 +229,7 @@ def test_a_name_longer_than_a_file_may_have_is_refused(name):
 @pytest.mark.parametrize(
     "value", [None, 3, True, b"none", [], ["none"], {}, "x" * 5000, "a\u2028b"]
 )
-def test_what_names_no_arm_is_refused_whatever_it_is(value):
+def test_anything_that_is_no_arm_is_refused(value):
     message = refused(load_study("final").arm, value)
     assert re.match(r"arm: .{1,80} is unknown; (there are none|did you mean 'none')", message)
     assert message.endswith("in study 'final'")
@@ -257,7 +257,7 @@ def test_only_a_whole_number_is_a_seed(value):
         ({"training.beta1": None}, "training.beta1: None is not allowed. Input should"),
     ],
 )  # fmt: skip
-def test_changes_that_cannot_be_made_are_refused_whatever_they_are(changes, said):
+def test_impossible_changes_are_refused(changes, said):
     study = load_study("final")
     message = refused(scratch, study, study.arm("none"), changes)
     assert message.startswith(f"changes: {said}")

@@ -87,7 +87,7 @@ def test_a_study_changed_after_freezing_is_exploratory(change, reason, frozen):
     assert [said[: len(reason)] for said in claim.reasons] == [reason] * bool(reason)
 
 
-def test_plans_frozen_before_ask_for_no_committed_code(frozen):
+def test_older_frozen_plans_need_no_committed_code(frozen):
     """Their hashes, seeds and published answers stay the same."""
     path = frozen.plans / "plän.yaml"
     text = path.read_text("utf-8")
@@ -98,7 +98,7 @@ def test_plans_frozen_before_ask_for_no_committed_code(frozen):
     assert judged(run_at(commit, trained=dirty, executed=dirty)).name == "CONFIRMATORY"
 
 
-def test_levels_of_code_may_each_have_their_own(parameters):
+def test_each_level_of_code_may_have_its_own_code(parameters):
     parameters.study(factors={"code": ["base", "case"]})
     parameters.plan(hypotheses={"cost": BOUND | {"test": ["case", "base", "loss"]}})
     assert not parameters.freeze().frozen["trial"].committed_code  # older arms know no such field
@@ -135,7 +135,7 @@ def test_a_plan_is_older_than_a_run_whose_commit_holds_it(frozen):
 
 
 @pytest.mark.parametrize("rewritten", ["amended", "rebased", "squashed"])
-def test_history_that_is_rewritten_after_the_runs_leaves_their_standing(rewritten, frozen):
+def test_rewritten_history_keeps_the_claim_status(rewritten, frozen):
     plan = frozen.plans / "plän.yaml"
     text = plan.read_text("utf-8")
     plan.unlink()
@@ -179,7 +179,7 @@ def test_history_that_is_rewritten_after_the_runs_leaves_their_standing(rewritte
         ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
     ],
 )
-def test_what_git_cannot_tell_is_unverified(case, remedy, frozen, tmp_path_factory, monkeypatch):
+def test_unverified_if_git_cannot_tell(case, remedy, frozen, tmp_path_factory, monkeypatch):
     path, commit = frozen.plans / "plän.yaml", "1" * 40
     if case == "a zip":
         (frozen.top / "lib").mkdir()
@@ -253,7 +253,7 @@ def asked_of(*test):
         ({"families": {"f": MARGINLESS}}, "smallest_effect_of_interest: has no value for ece;"),
     ],
 )
-def test_a_name_that_names_nothing_is_an_error(change, named, frozen):
+def test_unknown_names_in_a_plan_are_errors(change, named, frozen):
     """If it were accepted, the analysis would silently skip it."""
     study = load_study("trial")
     fixed = read_plan("plän.yaml").frozen["trial"].model_dump()
@@ -286,7 +286,7 @@ def test_a_plan_is_read_once_for_a_study_that_is_loaded(parameters):
 
 
 @pytest.mark.parametrize("content", [json.dumps(PLAN), f"{json.dumps(PLAN, indent=1)}\n"])
-def test_a_plan_that_nothing_can_be_added_to_is_refused_and_stays(content, parameters):
+def test_freeze_refuses_a_plan_it_cannot_append_to(content, parameters):
     """A flow mapping is valid YAML; with a block below it, it no longer is."""
     parameters.study()
     path = parameters.plan()
@@ -313,7 +313,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(par
         draft_plan("decay.yaml", "decay")  # the user's entries are not lost
     assert "title: mine" in template.read_text("utf-8")
     template.write_text(text, "utf-8")
-    with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
+    with pytest.raises(UsageError, match="name the study of the plan, --study NAME"):
         draft_plan("another.yaml", None)
 
     def faults():
@@ -381,7 +381,7 @@ def test_hidden_files_are_neither_plans_nor_studies(folder, name, frozen):
     assert frozen.freeze("plän.yaml").frozen == fixed
 
 
-def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen):
+def test_seeds_of_other_plans_are_not_drawn_again(frozen):
     drawn = load_study("trial").seeds
     frozen.study(name="next", plan="q.yaml")
     frozen.write("plans/q.yaml", PLAN | {"confirmatory": ["next"]})
@@ -396,7 +396,7 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen):
         ("papers/one/record/trial/plan.yaml", "papers/one/record/trial"),
     ],
 )
-def test_a_plan_whose_study_has_run_is_frozen_no_more(place, named, frozen, monkeypatch):
+def test_freeze_refuses_a_study_that_has_run(place, named, frozen, monkeypatch):
     """Otherwise one could look at results and freeze again until some seeds please."""
     (frozen.top / place).parent.mkdir(parents=True)
     (frozen.top / place).write_text("{}", "utf-8")

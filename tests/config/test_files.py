@@ -28,7 +28,7 @@ write_text(Path(sys.argv[1]), "new")
 """
 
 
-def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_path):
+def test_kill_before_replacing_leaves_the_old_file(tmp_path):
     file = tmp_path / "folder" / "file.txt"
     write_text(file, "old")
     done = subprocess.run([sys.executable, "-c", KILLED, file])
@@ -40,7 +40,7 @@ def test_who_is_killed_between_writing_and_replacing_leaves_the_old_file(tmp_pat
     assert file.read_text() == "newer"
 
 
-def test_the_only_writer_of_a_folder_removes_what_killed_ones_left(tmp_path):
+def test_only_writer_removes_leftovers_of_killed_writers(tmp_path):
     mine, others = tmp_path / "a[1]", [tmp_path / n for n in (".my-notes.a[1]", ".0123abcd.a1")]
     for folder in (tmp_path / ".0123abcd.a[1]", *others):
         folder.mkdir()
@@ -49,7 +49,7 @@ def test_the_only_writer_of_a_folder_removes_what_killed_ones_left(tmp_path):
     assert set(tmp_path.iterdir()) == {mine, *others}
 
 
-def test_what_is_hidden_in_a_folder_is_not_listed_also_where_the_folder_is_hidden(tmp_path):
+def test_hidden_files_are_not_listed_even_in_a_hidden_folder(tmp_path):
     top = tmp_path / ".top"
     for name in ("a.yaml", "b/c.yaml", ".#a.yaml", "._a.yaml", "b/.c.yaml", ".b/c.yaml"):
         write_text(top / name, "")
@@ -70,7 +70,7 @@ def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     assert (list(tmp_path.iterdir()), read_json(file)) == ([file], {"a": 1})
 
 
-def test_what_has_its_name_is_on_the_disk(tmp_path, monkeypatch):
+def test_renamed_files_are_flushed_to_the_disk(tmp_path, monkeypatch):
     done = []
     fsync, replace = os.fsync, Path.replace
 
@@ -124,7 +124,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("error", ["", "ENOTSUP"])
-def test_one_at_a_time_holds_a_lock_and_who_waits_says_so(error, tmp_path, monkeypatch, capsys):
+def test_lock_is_exclusive_and_waiting_is_reported(error, tmp_path, monkeypatch, capsys):
     """With flock, and without it as on Lustre, where the file of a dead process does not count."""
 
     def flock(*_):

@@ -38,7 +38,7 @@ def test_margins_of_the_first_plans_are_smallest_effects_of_interest():
     assert second.smallest_effect_of_interest == of_second
 
 
-def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(parameters):
+def test_plan_hash_ignores_deviations_and_blanks(parameters):
     """The schema plays no part in the hash: a default that changes later changes no seed."""
     text = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
     expected = hashlib.sha256(text.encode()).hexdigest()
@@ -49,7 +49,7 @@ def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(paramet
     assert Plan.model_validate(PLAN | {"alpha": 0.01}).hash != expected
 
 
-def test_what_has_a_usual_value_may_be_left_out():
+def test_plan_fields_have_defaults():
     plan = Plan.model_validate(PLAN)
     assert (plan.alpha, plan.power, plan.primary_measures) == (0.05, 0.8, ["loss"])
 
@@ -77,7 +77,7 @@ def test_what_has_a_usual_value_may_be_left_out():
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_a_line_with_the_remedy(change, said, parameters):
+def test_wrong_plan_field_is_one_line_with_the_remedy(change, said, parameters):
     parameters.plan(**change)
     with pytest.raises(ConfigError) as error:
         read_plan("plän.yaml")
@@ -96,7 +96,7 @@ def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters):
     assert study.hash == Study.model_validate(study.model_dump() | {"seeds": [0]}).hash
 
 
-def test_a_seed_used_before_is_passed_over(monkeypatch):
+def test_used_seeds_are_skipped(monkeypatch):
     """The hash is fixed here, because listing another used seed would change all draws."""
     monkeypatch.setattr(Plan, "hash", "h")
 

@@ -61,7 +61,7 @@ def append(file, text="# a comment\n"):
         *((f"lib/{name}", set()) for name in ("README.md", "sweep/sweep.py")),
     ],
 )
-def test_a_key_changes_with_each_source_that_it_is_of_and_with_no_other(file, changed, tree):
+def test_key_changes_with_its_own_sources_only(file, changed, tree):
     before = keys()
     append(tree / file)
     assert {name for name, key in keys().items() if key != before[name]} == changed
@@ -119,7 +119,7 @@ def imported_by_cells(first, last):
         ("train(", "write_result(", {TRAIN, MEASURE}, {*HARMLESS} - OF_MEASURES),
     ],
 )
-def test_what_is_imported_is_of_a_key_or_is_named_as_harmless(first, last, counts, harmless, tree):
+def test_every_import_is_in_a_key_or_listed_as_harmless(first, last, counts, harmless, tree):
     """No import that decides weights, the curve or a measure can be forgotten."""
     imported, before = imported_by_cells(first, last), keys()
     without_key = set()
@@ -132,7 +132,7 @@ def test_what_is_imported_is_of_a_key_or_is_named_as_harmless(first, last, count
     assert without_key == {*harmless}
 
 
-def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_result(tree):
+def test_keys_cover_the_cells_up_to_training_and_result(tree):
     notebook = tree / "notebooks" / "02_train.ipynb"
     content = json.loads(notebook.read_text("utf-8"))
     sources = ["".join(cell["source"]) for cell in content["cells"]]
@@ -151,7 +151,7 @@ def test_keys_are_of_the_cells_up_to_the_one_that_trains_and_the_one_with_the_re
         assert changed == (expected if is_code and not asks else set()), text
 
 
-def test_a_key_asks_neither_git_nor_when_a_file_was_written(tree):
+def test_keys_depend_on_neither_git_nor_file_times(tree):
     before = keys()
     for file in tree.rglob("*.py"):
         file.touch()
@@ -209,7 +209,7 @@ REACHES = [
 ]  # fmt: skip
 
 
-def test_what_code_does_not_inherit_is_listed_and_what_may_move_bits_is_told(monkeypatch, tmp_path):
+def test_environment_drops_variables_and_records_those_that_change_bits(monkeypatch, tmp_path):
     asked = {"https_proxy": "http://proxy", "SSL_CERT_FILE": "/cert", "CUDA_VISIBLE_DEVICES": "1",
              "LD_LIBRARY_PATH": "/opt/lib", "NCCL_ALGO": "Ring", "TRITON_INTERPRET": "0",
              "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # fmt: skip
@@ -244,7 +244,7 @@ def test_kernels_have_a_short_folder(monkeypatch):
         assert len(os.fsencode(folder)) < 80
 
 
-def test_tasks_of_one_s_own_are_hashed(tmp_path, monkeypatch):
+def test_own_task_files_are_hashed(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "CHECKOUT", tmp_path)
     (tmp_path / "tasks/__pycache__").mkdir(parents=True)
     (tmp_path / "tasks/items.jsonl").write_text("{}", "utf-8")

@@ -85,7 +85,7 @@ def test_a_study_is_loaded_by_name_or_path(study):
         ("", "seeds: [0, 7]"),
     ],
 )  # fmt: skip
-def test_what_changes_no_run_keeps_the_hash(load, one, other):
+def test_changes_that_affect_no_run_keep_the_hash(load, one, other):
     minimal = MINIMAL.replace("seeds: [0]\n", "") if "seeds" in other else MINIMAL
     before, after = load(MINIMAL + one), load(minimal + other)
     assert before.hash == after.hash
@@ -100,7 +100,7 @@ def test_the_machine_is_outside_the_hash(load, field):
     assert study.hash == load(MINIMAL).hash
 
 
-def test_included_arms_stand_beside_the_grid(load):
+def test_included_arms_are_added_to_the_grid(load):
     study = load(
         MINIMAL
         + """
@@ -284,7 +284,7 @@ def test_a_study_of_a_read_only_checkout_is_read_from_a_copy(tmp_path, monkeypat
         (MINE, "mine.yaml: there is another params/mine.yaml; give yours another name"),
     ],
 )
-def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(text, said, mine, parameters):
+def test_wrong_study_elsewhere_is_refused_and_replaces_nothing(text, said, mine, parameters):
     (parameters.folder / "mine.yaml").write_text("name: mine\nseeds: [7]\n", "utf-8")
     mine.write_text(text, "utf-8")
     assert refused(load_study, mine).startswith(said)

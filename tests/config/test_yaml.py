@@ -22,7 +22,7 @@ from tests.conftest import refused
         (OSError(ENOSPC, "No space left on device", "runs"), 1, "No space left on device (runs)"),
     ],
 )
-def test_what_stops_a_command_is_one_line_and_a_status(error, status, said, capsys):
+def test_command_error_is_one_line_and_a_status(error, status, said, capsys):
     @exit_status
     def command():
         raise error
@@ -41,7 +41,7 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_in_silence():
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGPIPE, "x\n", "")
 
 
-def test_a_command_says_its_own_status_and_a_bug_stays_one():
+def test_command_returns_its_status_and_bugs_keep_their_traceback():
     @exit_status
     def command(answer):
         """Answer."""
@@ -85,7 +85,7 @@ def test_a_value_is_read_as_yaml_1_2_says(written, read, tmp_path):
         ("a: [1", ", line 1 is not valid YAML: "),
     ],
 )
-def test_what_others_would_read_otherwise_is_refused(text, said, tmp_path):
+def test_ambiguous_yaml_is_refused(text, said, tmp_path):
     (tmp_path / "a.yaml").write_text(text, "utf-8")
     assert refused(read_yaml, tmp_path / "a.yaml").startswith(f"a.yaml{said}")
 

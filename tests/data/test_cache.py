@@ -32,7 +32,7 @@ def forget(folder):
         forget,
     ],
 )
-def test_it_is_made_once_and_again_if_it_is_damaged(kept, damage):
+def test_cache_is_made_once_and_rebuilt_if_damaged(kept, damage):
     calls = []
     made = [cached("things", "own", ["x", 1], write(calls)) for _ in range(3)]
     folder, index = made[0]
@@ -46,7 +46,7 @@ def test_it_is_made_once_and_again_if_it_is_damaged(kept, damage):
     assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "index.json"]
 
 
-def test_what_is_large_is_not_read_to_see_that_it_is_whole(kept, monkeypatch):
+def test_cache_check_does_not_read_large_files(kept, monkeypatch):
     made = cached("things", "own", "x", write([]))
     opened, open_ = [], Path.open
     monkeypatch.setattr(
@@ -56,13 +56,13 @@ def test_what_is_large_is_not_read_to_see_that_it_is_whole(kept, monkeypatch):
     assert {path.name for path in opened} <= {"index.json"}
 
 
-def test_of_something_else_it_is_made_beside_it(kept):
+def test_cache_of_another_origin_has_its_own_folder(kept):
     calls = []
     folders = {cached("things", "own", of, write(calls))[0] for of in (["x", 1], ["x", 2], ["y"])}
     assert len(folders) == len(calls) == 3
 
 
-def test_what_a_stopped_process_left_does_not_count(kept):
+def test_cache_ignores_what_a_killed_process_left(kept):
     calls = []
 
     def stopped(folder):
@@ -76,7 +76,7 @@ def test_what_a_stopped_process_left_does_not_count(kept):
     assert (folder / "a.txt").read_text() == "a"
 
 
-def test_it_lies_where_a_link_leads_to_a_folder_that_is_not_there_yet(tmp_path, monkeypatch):
+def test_cache_follows_a_link_to_a_missing_folder(tmp_path, monkeypatch):
     """A trial in a fresh clone has its `data/` as such a link."""
     monkeypatch.setattr("lib.data.cache.output_root", lambda: tmp_path / "trial")
     (tmp_path / "trial").mkdir()

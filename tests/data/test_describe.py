@@ -49,7 +49,7 @@ def test_duplication_agrees_with_a_search_by_hand(from_text, gram, long_lines):
     assert 0 < found < 1
 
 
-def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text, monkeypatch):
+def test_duplication_searches_the_trained_fraction(from_text, monkeypatch):
     text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
     assert describe.duplication_report(from_text(text), gram=5).eq(1.0).all()
     assert describe.duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
@@ -75,9 +75,9 @@ def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, k
         (tmp_path / name).write_text(content, "utf-8")
         corpus = load_corpus(CorpusConfig(source=str(tmp_path / name), tokenizer=tokenizer))
         n = len([*filter(str.strip, corpus.decode(corpus.heldout).split(end))])
-        said = f"{name}: {number} of {n} held-out passages also stand in the training part"
+        said = f"{name}: {number} of {n} held-out passages are also in the training part"
         if most < len(corpus.train):
-            said += f", of which the first 1,370 {corpus.unit} were searched"
+            said += f" (only its first 1,370 {corpus.unit} were searched)"
         assert describe.repetition(corpus) == said
         assert describe.repetition(replace(corpus, train=corpus.train[:100])) == ""
         summary = {"repetition": said}
@@ -86,10 +86,10 @@ def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, k
             assert repetitions(tmp_path / "01.json") == f"warning: {said}"
 
 
-def test_warnings_are_sought_once_for_all_runs(from_text, kept, monkeypatch):
+def test_warnings_are_computed_once_and_cached(from_text, kept, monkeypatch):
     corpus = from_text("to be or not to be\n" * 20 + "ξ" * 400 + "to be or not to be\n" * 10)
     found = describe.warnings_of(corpus)
-    assert found["repetition"].startswith("own.txt: 5 of 6 held-out passages also stand in the")
+    assert found["repetition"].startswith("own.txt: 5 of 6 held-out passages are also in the")
     monkeypatch.setattr(describe, "repetition", None)
     assert describe.warnings_of(corpus) == found
     assert {name: describe.corpus_summary(corpus)[name] for name in found} == found
@@ -140,7 +140,7 @@ def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path):
+def test_suites_are_one_per_text_and_context_length(tmp_path):
     long = {"model.block_size": 64, "training.batch_size": 1}
     fractions = {"less": 0.02, "more": 0.03}
     arms = [{"name": n, "levels": {"corpus.fraction": f, **long}} for n, f in fractions.items()]
@@ -176,7 +176,7 @@ def test_losses_follow_from_counts_by_hand(tokenizer, times, from_text, kept, mo
     assert "bigram_loss" not in describe.references(tiny, 8)
 
 
-def test_the_references_are_those_of_the_published_runs(shakespeare):
+def test_references_equal_those_of_published_runs(shakespeare):
     assert describe.references(shakespeare, 128) == pytest.approx(
         {
             "unigram_entropy": 3.3090842752741243,

@@ -88,7 +88,7 @@ def test_the_end_of_every_file_is_held_out(end, load):
 
 
 @pytest.mark.parametrize(("most", "files"), [(3000, 3), (2**15, 40), (2**16, 3)])
-def test_what_is_measured_is_shared_out_over_the_files(most, files, load):
+def test_measured_characters_are_divided_among_files(most, files, load):
     names = [[*WORDS][i * 3 // files] for i in range(files)]
     texts = {f"{i:02}.txt": prose(name, 1000 + i, i) for i, name in enumerate(names)}
     corpus = load(texts, measured_characters=most)
@@ -99,7 +99,7 @@ def test_what_is_measured_is_shared_out_over_the_files(most, files, load):
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
-def test_measured_documents_are_of_all_of_a_large_corpus(tokenizer, load):
+def test_measured_documents_cover_a_large_corpus(tokenizer, load):
     corpus = load(lines(SORTED * 3), tokenizer, measured_characters=1500)
     for part in (corpus.dev, corpus.test):
         assert 1200 < len(corpus.decode(part)) <= 1500
@@ -113,7 +113,7 @@ def test_measured_documents_are_of_all_of_a_large_corpus(tokenizer, load):
 FILES = {f"{name}.txt": prose(name, 100 + 50 * i, i, " ") for i, name in enumerate(WORDS)}
 
 
-def test_windows_are_all_that_lie_within_one_file(load):
+def test_windows_never_span_two_files(load):
     """In training, dev and test: here a line ends only where a file does."""
     corpus = load(FILES)
     for part in PARTS:
@@ -127,7 +127,7 @@ def test_windows_are_all_that_lie_within_one_file(load):
         assert spaced[:, 0].tolist() == within
 
 
-def test_windows_go_on_over_documents(load):
+def test_windows_may_span_documents(load):
     """Many are shorter than a window, in characters as with any tokenizer."""
     for tokenizer in ("characters", "bytes"):
         corpus = load(lines(SORTED), tokenizer)
@@ -164,7 +164,7 @@ def test_files_without_a_window_are_counted_and_too_many_are_refused(load):
         ("characters", ["a/{}.txt", "a/{}.txt"], ""),
     ],
 )
-def test_a_source_of_which_nothing_is_held_out_is_told(tokenizer, names, said, load):
+def test_sources_without_heldout_text_are_named(tokenizer, names, said, load):
     """Of 33 documents those numbered 0, 10, 19 and 29 are held out."""
     files = {names[i > 29].format(f"{i:02}"): prose("de", 2, i) for i in range(33)}
     assert load(files, tokenizer).held_out.endswith(f"of their text){said}")
@@ -184,7 +184,7 @@ def test_one_huge_file_and_many_tiny_ones(load):
 
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
-def test_a_long_document_that_is_held_out_is_told(tokenizer, load):
+def test_heldout_share_of_a_long_document_is_reported(tokenizer, load):
     corpus = load(lines([prose("en", 400), *(prose("en", 2, i) for i in range(40))]), tokenizer)
     assert corpus.held_out == "5 of 41 documents, about every tenth (85% of their text)"
 
@@ -196,7 +196,7 @@ def test_eleven_documents_are_enough(n, tokenizer, load):
     assert corpus.decode(corpus.test).startswith("text 10")
 
 
-def test_the_split_is_one_of_names_and_bytes(load, tmp_path):
+def test_split_depends_only_on_names_and_bytes(load, tmp_path):
     """Not of the tokenizer, the folder's place, or times."""
     found = []
     documents = {f"{i}/{i}.txt": text for i, text in enumerate(SORTED)}
@@ -209,7 +209,7 @@ def test_the_split_is_one_of_names_and_bytes(load, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_question_reaches_from_one_file_to_another(load):
+def test_no_question_spans_two_files(load):
     """Questions about what follows a line are asked within a file alone."""
     text = load_corpus(CorpusConfig(source="synthetic")).training_text
     step = len(text) // 12
@@ -221,7 +221,7 @@ def test_no_question_reaches_from_one_file_to_another(load):
             assert any(item.text.rstrip("\n") in own for own in files.values())
 
 
-def test_another_kind_of_text_at_the_end_of_one_is_warned_of(tmp_path):
+def test_warns_if_heldout_is_another_kind_of_text(tmp_path):
     (tmp_path / "own.txt").write_text("\n\n".join(THREE[f"{name}.txt"] for name in WORDS), "utf-8")
     said = unlikeness(load_corpus(CorpusConfig(source=str(tmp_path / "own.txt"))))
     assert said.startswith("own.txt: dev, which is held out, is another kind of text")
@@ -236,6 +236,6 @@ def test_another_kind_of_text_at_the_end_of_one_is_warned_of(tmp_path):
         ({f"{i:02}.txt": "a ξ" if i == 10 else "a b c" for i in range(12)}, "own/10.txt"),
     ],
 )
-def test_a_symbol_that_training_never_sees_is_told_with_its_file(files, where, load):
+def test_unseen_symbol_is_reported_with_its_file(files, where, load):
     said = refused(load, files)
     assert "symbol 'ξ' was unseen in training: only the held-out part of " + where in said

@@ -41,7 +41,7 @@ def sets_of(task):
         ("corpus", "b578e776798100dc099c0510ab256570652f6b533faf3c03077b628e730d8bc2", 164),
     ],
 )
-def test_the_questions_are_those_of_the_published_runs(name, hash, few, request):
+def test_questions_equal_those_of_published_runs(name, hash, few, request):
     """Golden; of the second text a sliver is trained on. Both carry every task."""
     text = request.getfixturevalue(name)
     suite = build_suite(text, 500, 128)
@@ -65,7 +65,7 @@ def test_each_place_of_a_set_is_right_once_and_one_continuation_is_compared(suit
 
 
 @pytest.mark.slow
-def test_no_item_stands_in_train_by_brute_force(suite, corpus):
+def test_no_item_occurs_in_train_by_brute_force(suite, corpus):
     test, train = corpus.decode(corpus.test), corpus.training_text
     known_lines = set(train.splitlines())
     known = {train[i : i + 24] for i in range(len(train))}
@@ -106,7 +106,7 @@ def test_items_are_short_texts_of_test_and_examples_of_dev(suite, corpus):
 WRONG = r"\b([Tt]hou (are|have|will|shall|is|am)|(I|[Ww]e|[Tt]hey) (art|hast|is|hath)|[Hh]e are)$"
 
 
-def test_what_is_wrong_at_a_place_is_wrong(suite, corpus):
+def test_each_rule_makes_questions_with_one_right_place(suite, corpus):
     """By what each task promises of its places and continuations."""
     lines = corpus.decode(corpus.test).split("\n")
     for questions in sets_of(task_of(suite, "word_order"))[:50]:
@@ -154,13 +154,13 @@ def made_up(tmp_path_factory):
     return load_corpus(CorpusConfig(source=str(path)))
 
 
-def test_a_suite_that_nobody_asked_for_or_whose_text_is_too_long_says_so(made_up, monkeypatch):
+def test_left_out_suite_says_why(made_up, monkeypatch):
     monkeypatch.setattr("lib.data.text.Corpus.training_text", "")
     for items, said in ((0, "items_per_task is 0"), (50, "too long"), (None, "too long")):
         assert said in build_suite(made_up, items, 128).left_out["all tasks"]
 
 
-def test_tasks_that_a_text_does_not_carry_are_left_out_by_name(made_up, monkeypatch):
+def test_tasks_with_too_few_questions_are_left_out(made_up, monkeypatch):
     suite = build_suite(made_up, 60, 128)
     asked = {task.name for task in suite.tasks}
     assert {"spelling", "word_order", "last_word"} <= asked
@@ -192,7 +192,7 @@ def test_prompts_that_do_not_fit_are_left_out_by_name(corpus, block_size):
 
 
 @pytest.mark.slow
-def test_a_task_whose_longest_question_fills_the_context_exactly_is_asked(corpus):
+def test_question_that_fills_the_context_exactly_is_kept(corpus):
     (task, *_) = build_suite(corpus, 200, 100).tasks
     longest = max(len(c + i.continuation) for i in task.items for c in i.contexts)
     fits, does_not = (build_suite(corpus, 200, longest - n) for n in (1, 2))
@@ -221,7 +221,7 @@ def test_the_leakage_filter_finds_lines_and_24_grams():
 
 
 @pytest.mark.slow
-def test_another_text_or_size_has_a_suite_of_its_own(corpus, kept):
+def test_each_text_and_size_has_its_own_suite(corpus, kept):
     folder, described = prepare_suite(corpus, 50, 48)
     assert (described["corpus_sha256"], described["block_size"]) == (corpus.sha256, 48)
     shorter = replace(corpus, test=corpus.test[:-4000])

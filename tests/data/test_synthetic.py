@@ -25,7 +25,7 @@ def writer():
 
 
 @pytest.mark.slow
-def test_it_is_the_text_and_the_loss_of_its_grammar(writer):
+def test_grammar_writes_the_synthetic_text_and_its_loss(writer):
     rules, whole = writer.rules(), load_corpus(CorpusConfig(source="synthetic"))
     # Floating-point numbers would leave the text to the machine.
     assert all(type(weight) is int for strings in rules.values() for weight, _, _ in strings)
@@ -36,7 +36,7 @@ def test_it_is_the_text_and_the_loss_of_its_grammar(writer):
     assert losses.mean() == pytest.approx(SOURCE_LOSS[128], rel=1e-9)
 
 
-def test_a_sources_loss_is_what_counting_all_its_paths_gives(writer):
+def test_source_loss_equals_a_count_over_all_paths(writer):
     """A fair coin, written twice each time: a window that begins at any place is known by hand."""
     source = writer.Source({"a": [(1, "xx", "a"), (1, "yy", "a")]})
     assert source.entropy_rate == pytest.approx(np.log(2) / 2)

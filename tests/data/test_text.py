@@ -159,7 +159,7 @@ def test_line_ends_and_byte_order_marks_change_nothing(tokenizer, source, tmp_pa
 
 
 @pytest.mark.parametrize("base", ["the working folder", "the repository"])
-def test_a_relative_path_is_sought_here_and_in_the_repository(tmp_path, monkeypatch, base):
+def test_relative_corpus_path_is_found_here_or_in_the_repository(tmp_path, monkeypatch, base):
     for folder in ("the working folder", "the repository"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "the working folder")
@@ -211,7 +211,7 @@ SYMBOLS = ["a", "\n", "é", "世", "🌍", "\r\n", "\r", "\ufeff"]  # of 1 to 4 
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_characters_are_those_of_a_text_that_is_read_whole(size, from_text, monkeypatch, kept):
+def test_reading_in_blocks_of_any_size_changes_nothing(size, from_text, monkeypatch, kept):
     """Whatever symbols meet at the border of two blocks, or of two parts."""
     monkeypatch.setattr("lib.data.text._BLOCK", size)
     monkeypatch.setattr("lib.data.tokens._SLICE", size)
@@ -322,7 +322,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused_and_not_kept(
 
     monkeypatch.setattr(tokens, "learn", learn_slowly)
     config = CorpusConfig(source=str(path), tokenizer="bytes")
-    assert refused(load_corpus, config) == f"{name}: was changed while it was read; start again"
+    assert refused(load_corpus, config) == f"{name}: it changed while it was read; start again"
     corpus = load_corpus(config)
     assert "to be" not in corpus.decode(corpus.train)
 
@@ -440,12 +440,20 @@ BAD = [
         parquet(content=["a"], id=[1]),
         'd.parquet: cannot be read as documents: \'Field "text" does not exist',
     ),
-    ("d.jsonl", MANY + b'{"content": "a"}', "not every document has a 'text' that is one"),
-    ("d.jsonl", MANY + b'{"text": 1}', "not every document has a 'text' that is one"),
-    ("d.jsonl", MANY + b"[1]", "not every document has a 'text' that is one"),
+    (
+        "d.jsonl",
+        MANY + b'{"content": "a"}',
+        "a document has no 'text', or its 'text' is not a string",
+    ),
+    ("d.jsonl", MANY + b'{"text": 1}', "a document has no 'text', or its 'text' is not a string"),
+    ("d.jsonl", MANY + b"[1]", "a document has no 'text', or its 'text' is not a string"),
     ("d.jsonl", b'{"text": "\\ud800"}', "surrogates not allowed"),
     ("d.jsonl", b"", "d.jsonl: too few documents: 0; give 11 or more"),
-    ("d.jsonl", MANY + b"[1", "d.jsonl: cannot be read as documents: line 4 is no JSON: Expecting"),
+    (
+        "d.jsonl",
+        MANY + b"[1",
+        "d.jsonl: cannot be read as documents: line 4 is not JSON: Expecting",
+    ),
     ("d/a.txt", b"\xff", "d/a.txt: not UTF-8 at byte 0; unpack it, or convert it by iconv"),
     ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more"),
     ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .ndjson"),
@@ -458,7 +466,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("names", "content", "message"), BAD)
-def test_what_is_no_corpus_is_refused_in_one_line(names, content, message, tmp_path, kept):
+def test_bad_corpus_is_refused_in_one_line(names, content, message, tmp_path, kept):
     for name in names.split():
         if name == "d/away":
             (tmp_path / name).symlink_to(tmp_path)

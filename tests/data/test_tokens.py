@@ -39,7 +39,7 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]))
 @given(any_text)
 @example(ODD)
 @example(TEXT[:3000])
-def test_any_text_survives_in_the_tokens_of_the_library(text):
+def test_any_text_survives_encoding_and_decoding(text):
     for tokenizer in (BYTES, PAIRS, Characters(text or "a")):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
@@ -63,7 +63,7 @@ def test_the_vocabulary_is_bytes_the_end_of_a_document_and_pairs_of_the_text():
 
 
 @pytest.mark.parametrize("text", [TEXT * 3, ("a.\n\n  b\n" + "c d 1 2\n") * 10_000, "x" * 70_000])
-def test_pieces_are_the_text_and_their_tokens_the_texts(text):
+def test_tokens_of_pieces_are_tokens_of_the_text(text):
     cut = [*pieces([text])]
     assert "".join(cut) == text
     assert [*pieces(text[i : i + 1000] for i in range(0, len(text), 1000))] == cut
@@ -71,7 +71,7 @@ def test_pieces_are_the_text_and_their_tokens_the_texts(text):
     assert [*chain(*PAIRS.encode_all(cut))] == PAIRS.encode(text).tolist()
 
 
-def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither():
+def test_truncation_and_padding_in_a_tokenizer_file_are_ignored():
     peer = Tokenizer.from_str(CONTENT)
     peer.enable_truncation(3)
     peer.enable_padding(length=50)
@@ -111,7 +111,7 @@ def test_every_symbol_has_one_class(symbols, name):
 # ---- a tokenizer of one's own
 
 
-def test_a_tokenizer_file_does_what_it_did_where_it_was_learned(from_text, tmp_path, kept):
+def test_tokenizer_file_gives_the_ids_of_the_learned_tokenizer(from_text, tmp_path, kept):
     (tmp_path / "t.json").write_text(CONTENT, "utf-8")
     corpus = from_text(TEXT, tokenizer=str(tmp_path / "t.json"))
     assert corpus.tokenizer.sha256 == PAIRS.sha256
@@ -148,13 +148,13 @@ PREFIX = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "
 def test_a_tokenizer_that_loses_text_is_refused_by_symbol(fields, text, symbol, from_text, kept):
     """In the corpus, and in a text that is asked later."""
     (kept.parents[2] / "t.json").write_text(changed(**fields), "utf-8")
-    with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} does not come back; "):
+    with pytest.raises(CorpusError, match=f"t.json loses text: {symbol!r} is lost in decoding; "):
         BytePairs(changed(**fields), "t.json").encode(text)
     with pytest.raises(CorpusError, match=r"^corpus.tokenizer: .*t.json loses text: "):
         from_text(text * 20, tokenizer=str(kept.parents[2] / "t.json"))
 
 
-def test_added_tokens_are_read_as_they_are_written():
+def test_added_tokens_decode_as_plain_text():
     added = ADDED | {"content": "café", "normalized": False}
     pairs = BytePairs(changed(added_tokens=[END, added]), "own")
     ids = pairs.encode("a café, naïve")
@@ -172,14 +172,18 @@ BACKTRACKING.pre_tokenizer = pre_tokenizers.Split(Regex(r"(.|.)*[QZ]\d\d\d"), "i
 @pytest.mark.parametrize(
     ("content", "tokenizer", "message"),
     [
-        ("{}", "t.json", "is no tokenizer.json that can be used"),
-        ("not JSON", "t.json", "is no tokenizer.json that can be used"),
-        ("\udcff", "t.json", "is no tokenizer.json that can be used"),
+        ("{}", "t.json", "is not a tokenizer.json that can be used"),
+        ("not JSON", "t.json", "is not a tokenizer.json that can be used"),
+        ("\udcff", "t.json", "is not a tokenizer.json that can be used"),
         (WORDS, "t.json", "it does not work on bytes; give one like"),
         (UNDECODED, "t.json", "it does not work on bytes"),
         (CONTENT.replace("<|endoftext|>", "<|other|>"), "t.json", "no token ends a document"),
-        (BACKTRACKING.to_str(), "t.json", "cannot write this text: "),
-        ("", "gone.json", "is no file; give characters, bytes, bpe-<size> or the path"),
+        (BACKTRACKING.to_str(), "t.json", "cannot encode this text: "),
+        (
+            "",
+            "gone.json",
+            "there is no file 'gone.json'; give characters, bytes, bpe-<size> or the path",
+        ),
         ("", "bpe-90000", "bpe-90000 is too large: the training part gives"),
     ],
 )
@@ -300,7 +304,7 @@ def flip(path):
         ),
     ],
 )
-def test_what_is_damaged_is_made_anew_whole(load, kept, damage):
+def test_damaged_token_cache_is_rebuilt(load, kept, damage):
     before = load(tokenizer="bytes").train.tolist()
     (folder,) = (path for path in kept.iterdir() if path.is_dir())
     content = {path.name: path.read_bytes() for path in folder.glob("*.bin")}
@@ -315,7 +319,7 @@ def test_what_is_damaged_is_made_anew_whole(load, kept, damage):
     }
 
 
-def test_what_is_written_is_found_again_until_its_origin_changes(load, kept, tmp_path):
+def test_token_cache_is_reused_until_its_text_changes(load, kept, tmp_path):
     def written():
         return {path: path.stat().st_mtime_ns for path in kept.rglob("train.bin")}
 
@@ -336,7 +340,7 @@ def test_what_is_written_is_found_again_until_its_origin_changes(load, kept, tmp
     assert not [path for path in kept.iterdir() if path.name.startswith(".")]
 
 
-def test_what_was_made_of_another_text_does_not_count(load, kept):
+def test_token_cache_of_another_text_is_not_used(load, kept):
     folders = []
     for documents in (DOCUMENTS, DOCUMENTS[::-1]):
         ids = load(documents, tokenizer="bytes").train.tolist()

@@ -91,7 +91,9 @@ def test_numbers_are_shades_in_order_and_a_baseline_black(field, levels, monkeyp
         ("code", ["main", "patch"], 2),
     ],
 )
-def test_embeddings_are_shown_where_a_factor_is_so(factor, levels, panels, monkeypatch, tmp_path):
+def test_embeddings_are_shown_if_a_factor_concerns_them(
+    factor, levels, panels, monkeypatch, tmp_path
+):
     """Only where a factor is about them."""
     figures = analysed(study_of({factor: levels}), tmp_path, monkeypatch, kept={})
     assert len(drawn(figures, monkeypatch, "inside")[0].axes) == panels
@@ -111,7 +113,7 @@ def test_no_text_of_a_figure_is_smaller_than_seven_points(figures_of_grid):
     assert min(text.get_fontsize() for text in texts if text.get_text().strip()) >= 7
 
 
-def test_what_is_said_of_a_figure_names_functions_that_draw(grid):
+def test_words_above_a_figure_name_its_functions(grid):
     for figure in grid.applicable():
         assert "?" in figure.words  # what to look for
         named = re.findall(r"`(\w+)`", figure.words)

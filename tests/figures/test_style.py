@@ -118,7 +118,7 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(tmp_path, shown)
 
 
 @pytest.mark.parametrize("ends", [[1.0, 1.01, 0.99], [0.0, 1.0, 2.0]])
-def test_labels_of_lines_stand_in_their_order_and_apart(ends, tmp_path, shown):
+def test_line_labels_are_in_order_and_apart(ends, tmp_path, shown):
     with facets("f", tmp_path, ["a"], [""], height=2.0) as axes:
         ax = axes["a", ""]
         for i, end in enumerate(ends):

@@ -77,7 +77,7 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_nothing(ax, training):
     assert all(float(at).is_integer() for at in ax.get_xticks())  # steps
 
 
-def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(ax, training):
+def test_dev_loss_has_reference_lines_and_other_columns_have_none(ax, training):
     known = training.assign(unigram_loss=3.35, bigram_loss=2.48, source_loss=np.nan)
     draw.trajectory(known, "dev_loss", ax)
     known = {line.get_gid(): line.get_ydata()[0] for line in ax.lines if line.get_gid()}
@@ -108,7 +108,7 @@ def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax):
     assert ax.get_ylabel() == "Δ dev loss (nats)"
 
 
-def test_residual_norms_stand_before_and_after_training(ax, training):
+def test_residual_norms_are_drawn_before_and_after_training(ax, training):
     curve = training.assign(residual_norm_0=1.0, residual_norm_1=training["step"] + 1.0)
     draw.residual_norms(curve, ax)
     after, before = (line for line in ax.lines if len(line.get_xdata()))
@@ -138,7 +138,7 @@ def test_training_is_shown_with_embeddings_if_a_factor_is_about_them(levels, pan
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("measured", "n_panels"), [(True, 5), (False, 2)])
-def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(measured, n_panels, shown):
+def test_measurement_is_shown_in_a_row_without_legends(measured, n_panels, shown):
     record = Record("example")
     run = record.runs[0]
     tables = read_raw(record.raw_folder(run["arm"], run["seed"]))
@@ -162,7 +162,7 @@ def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax):
     assert len(ax.lines) == 2
 
 
-def test_second_moments_of_the_last_step_stand_over_their_part(ax, training):
+def test_second_moments_are_drawn_per_part_of_the_model(ax, training):
     one = training[training["seed"] == 0]
     moments = {"second_moment_attn": one["dev_loss"], "second_moment_emb_norm": 1e-5}
     draw.second_moments(one.assign(**moments), ax)

@@ -94,7 +94,7 @@ def test_a_scratch_run_is_stopped_looked_at_and_continued(tmp_path, monkeypatch)
         assert 10 <= stopped < 150
         assert "image/png" in shown
         said, _ = player.run("= measure(")
-        fault = f"training stopped at step {stopped}; train the run again, to its end"
+        fault = f"training stopped at step {stopped}; train the run to its end"
         assert said == f"UserError: {fault}"
         assert "image/png" in player.run("show_training(trained")[1]
 

@@ -116,14 +116,14 @@ def test_a_decision_follows_the_three_criteria(content, made, outcome):
         ("undecided", 0.001, np.nan, "none"),
     ],
 )
-def test_what_tests_show_of_a_measure(answer, low, p_holm, shown):
+def test_shown_change_of_a_measure(answer, low, p_holm, shown):
     found = {"measure": QUALITY, "mean_delta": 0.005, "t_low": low, "t_high": 0.01}
     hypothesis = found | {"answer": answer, "claim": "> 0"}
     assert shown_change(found | {"p_holm": p_holm}, [hypothesis], 0.05) == shown
     assert shown_change(found | {"p_holm": np.nan}, [], 0.05) == ""
 
 
-def test_nothing_is_decided_where_a_plan_asks_for_no_stability():
+def test_no_decisions_if_the_plan_tests_no_stability():
     runs = runs_of(design(factors=NORMS), lambda arm, seed: 2.0)
     shares = pd.DataFrame({"arm": ["none", "layernorm"], "share": np.nan})
     for asked in (plan(instability=None), plan(hypotheses={"harm": HARM})):

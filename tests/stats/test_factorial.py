@@ -37,7 +37,7 @@ def own_noise(arm, seed):
     return 0.1 * noise(seed, *arm.id.encode())
 
 
-def test_every_factor_and_interaction_is_what_repeated_measures_say():
+def test_effects_equal_repeated_measures_anova():
     """With two levels F is the square of t, and p is the same."""
     runs = grid_runs(8, own_noise)
     found = factor_effects(runs, ["loss"]).set_index("effect")

@@ -38,7 +38,7 @@ def pairs():
 # One contrast
 
 
-def test_a_contrast_is_what_scipy_and_statsmodels_say(pairs):
+def test_contrast_equals_scipy_and_statsmodels(pairs):
     baseline, arm = pairs
     result = contrast(baseline, arm, margin=0.3)
     test = stats.ttest_rel(arm, baseline)
@@ -66,7 +66,7 @@ def test_alpha_and_power_reach_every_answer(pairs):
     assert strict["minimum_detectable_effect"] == detectable
 
 
-def test_diverged_runs_leave_in_pairs_and_are_counted(pairs):
+def test_diverged_runs_are_dropped_in_pairs_and_counted(pairs):
     baseline, arm = pairs
     expected = contrast(baseline[2:6], arm[2:6], margin=1.0)
     baseline[0], arm[0], arm[1], baseline[6] = NAN, NAN, np.inf, NAN
@@ -92,7 +92,7 @@ FLIPS = {"sign_flip_p", "sign_flip_smallest_p"}
         ([0.3, 0.2, 0.5], [0.1 + 0.2, 0.2, 0.5], NEEDS_SPREAD, {"mean_delta": 0, "sign_flip_p": 1}),
     ],
 )  # fmt: skip
-def test_what_too_few_or_equal_seeds_cannot_say_is_undefined(baseline, arm, missing, known):
+def test_statistics_are_nan_with_too_few_or_equal_seeds(baseline, arm, missing, known):
     result = contrast(baseline, arm, margin=1.0)
     assert undefined(result) == missing
     assert {name: result[name] for name in known} == known
@@ -134,11 +134,11 @@ def test_the_t_interval_covers_what_it_says_at_few_seeds(n):
 
 
 @pytest.mark.parametrize("p", [[0.01, 0.04, 0.03], [0.2], [0.5, 0.9, 0.001, 0.02]])
-def test_holm_is_statsmodels(p):
+def test_holm_equals_statsmodels(p):
     assert paired.holm(p) == pytest.approx(multipletests(p, method="holm")[1])
 
 
-def test_an_undefined_p_stays_so_and_counts_in_the_family():
+def test_nan_p_stays_nan_and_counts_in_holms_family():
     adjusted = paired.holm([0.01, NAN, 0.3])
     assert adjusted[[0, 2]] == pytest.approx([0.03, 0.6])
     assert np.isnan(adjusted[1])
@@ -250,7 +250,7 @@ def test_the_table_pairs_each_arm_with_its_baseline_by_seed(runs):
     assert table[table["measure"] == "grad_norm"]["tost_p"].isna().all()  # it has no margin
 
 
-def test_same_seed_same_table_another_seed_another_and_numpys_global_state_is_left_alone(runs):
+def test_table_depends_on_the_generator_and_leaves_numpys_global_state(runs):
     before = np.random.get_state()
     tables = [paired.contrast_table(runs, ["perplexity"], rng(seed)) for seed in (5, 5, 6)]
     paired.paired_contrast(rng().normal(size=22), rng(1).normal(size=22), rng())

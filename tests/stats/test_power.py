@@ -17,7 +17,7 @@ WITHIN = Hypothesis.model_validate(ASKED | {"equivalent_within": 1.0})
 # Up to a noncentrality of 12: from about 15 scipy's lower tail, and statsmodels' power, can be NaN.
 @pytest.mark.parametrize(("d_z", "n"), [(0, 2), (2.5, 2), (1, 3), (1.7, 5), (1, 10), (0.3, 40)])
 @pytest.mark.parametrize("alpha", [0.05, 0.01])
-def test_power_is_statsmodels_power(d_z, n, alpha):
+def test_power_equals_statsmodels(d_z, n, alpha):
     assert t_test_power(d_z, n, alpha) == pytest.approx(TTestPower().power(d_z, n, alpha), abs=1e-9)
 
 

@@ -130,7 +130,7 @@ def test_runs_of_a_seed_by_unlike_machines_are_refused_by_name(
     assert "python 3.11.7 and" not in str(error.value)  # equal values are not listed
 
 
-def test_a_harness_that_was_not_asked_may_be_installed_meanwhile(tiny_study, runs):
+def test_lm_eval_may_be_installed_later_if_no_task_was_asked(tiny_study, runs):
     runs = [run.model_copy(update={"suite_hash": None}) for run in runs]
     installed = {"packages": TRAINED["packages"] | {"lm_eval": "0.4.13"}}
     check(tiny_study, changed(runs, 2, **measured(**installed)(runs[2])))
@@ -157,7 +157,7 @@ def test_runs_by_more_than_one_code_are_refused_by_name(which, fields, named, ti
     said = refused(check, tiny_study, runs)
     assert named in said
     assert "the others have" in said
-    assert "./run_all.sh tiny makes the runs again that other code made" in said
+    assert "./run_all.sh tiny repeats the runs that other code made" in said
 
 
 def test_a_message_names_all_runs_that_differ_and_of_many_the_number(tiny_study):
@@ -265,7 +265,7 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
             check(study, changed(runs, 2, **fields))
 
 
-def test_a_diverged_run_may_have_spent_less(tiny_study, runs):
+def test_diverged_run_may_have_a_smaller_budget(tiny_study, runs):
     diverged = {"status": "diverged", "diverged_at": 3, "tokens": 64, "steps": 3, "batches": "0"}
     check(tiny_study, changed(runs, 3, **diverged))
 

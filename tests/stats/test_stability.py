@@ -43,7 +43,7 @@ def test_a_rise_counts_from_the_first_step_on(step):
         (np.array([np.nan]), True, ["diverged", "unstable"]),
     ],
 )
-def test_each_kind_of_trouble_has_its_name(loss, diverged, expected):
+def test_kinds_of_instability_are_named(loss, diverged, expected):
     found = stability.judge_run(loss, INSTABILITY, ENTROPY, diverged=diverged)
     assert sorted(name for name, value in found.items() if value is True) == expected
 
@@ -205,11 +205,11 @@ def steps(**columns):
         ({"grad_norm": (80, 9.9)}, INSTABILITY, {}),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_while_a_run_trains_is_warned_of(columns, rule, said):
+def test_training_warnings(columns, rule, said):
     assert stability.training_warnings(steps(**columns), rule) == said
 
 
-def test_where_no_plan_has_a_rule_a_rise_is_warned_of_by_its_noise():
+def test_rise_warning_without_a_rule_uses_the_noise():
     loss = falling()
     table = pd.DataFrame({"step": np.arange(1, 151), "loss": loss, "grad_norm": 1.0})
     assert stability.training_warnings(table, Instability()) == {}

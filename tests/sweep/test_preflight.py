@@ -345,7 +345,7 @@ def test_held_out_passages_that_stand_in_training_are_warned_of(folder, capsys):
     write(folder, "tried", corpus="twice.txt", factors={"model.n_embd": [16, 32]})
     print_texts(load_and_check(["tried"]))
     said = "held out of twice.txt: the last tenth\n"
-    said += "warning: twice.txt: 10 of 10 held-out passages also stand in the training part\n"
+    said += "warning: twice.txt: 10 of 10 held-out passages are also in the training part\n"
     assert capsys.readouterr().out == said
 
 
@@ -382,7 +382,7 @@ def test_a_stock_task_that_cannot_be_asked_is_found(folder, monkeypatch):
     ("longest", "aggregation", "message"),
     [
         (17, "mean", "evaluation.tasks: own, 0-shot: a continuation has 18 tokens; it must have 1"),
-        (15, "median", "plan: of evaluation.tasks, 'own.acc' is unknown; there are none"),
+        (15, "median", "plan: in evaluation.tasks, 'own.acc' is unknown; there are none"),
     ],
 )
 def test_what_cannot_be_asked_or_said_is_found(longest, aggregation, message, folder, monkeypatch):

@@ -60,7 +60,7 @@ def leave_half(path):
         (Path.unlink, [-1], [5]),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+def test_damaged_checkpoint_is_named_and_the_previous_one_used(
     damage, which, resumed_at, ruin, tiny, corpus, undisturbed, capsys
 ):
     broken = [saved(ruin)[i] for i in which]
@@ -101,7 +101,7 @@ def test_no_copy_of_a_checkpoint_is_held_in_memory(tmp_path):
     assert len([*tmp_path.iterdir()]) == 1
 
 
-def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corpus, tmp_path):
+def test_provenance_is_written_before_the_first_step_and_never_changed(tiny, corpus, tmp_path):
     written = []
     earlier = begun(tiny, corpus).model_copy(update={"started": "2026-01-01 00:00:00 UTC"})
 
@@ -125,7 +125,7 @@ def test_provenance_stands_before_the_first_step_and_is_never_changed(tiny, corp
     "settings",
     [{"micro_batch_size": 2}, {"evaluation_batch_size": 8, "activation_checkpointing": True}],
 )
-def test_training_goes_on_under_other_settings_as_told(settings, ruin, tiny, corpus, undisturbed):
+def test_training_resumes_with_other_machine_settings(settings, ruin, tiny, corpus, undisturbed):
     trained = train(change(tiny, "machine", **settings), corpus, 0, ruin)
     assert trained.resumed_at == [10]
     assert [(s["start"], s["end"]) for s in trained.stretches] == [(0, 10), (10, 12)]

@@ -22,7 +22,7 @@ def test_mean_cosine_of_hand_made_cases(vectors, expected):
     assert cosine == pytest.approx(expected)
 
 
-def test_a_snapshot_agrees_with_what_it_is_made_of(corpus):
+def test_snapshot_agrees_with_its_parts(corpus):
     model = gpt(corpus.vocab_size, **SMALL, embedding_norm="layernorm")
     windows = evenly_spaced_windows(corpus.dev, corpus.ends["dev"], 4, 16)
     shot = snapshot(model, windows)

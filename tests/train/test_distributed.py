@@ -62,7 +62,7 @@ def train_in_forks(config, corpus, folder, stop_at=0):
     return Trainer(config, corpus, begun(config, corpus), folder)
 
 
-def test_two_processes_equal_one_to_float64s_rounding(float64, corpus, tmp_path):
+def test_two_processes_equal_one_up_to_float64_rounding(float64, corpus, tmp_path):
     shared = train_in_forks(TWO, corpus, tmp_path / "shared")
     alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path / "alone")
     assert alone.model.transformer.wte.weight.dtype == torch.float64
@@ -118,7 +118,7 @@ def rank_of(process):
 
 
 @pytest.mark.slow
-def test_processes_end_soon_after_whoever_started_them(corpus, tmp_path):
+def test_processes_end_soon_after_their_parent(corpus, tmp_path):
     """Nobody reads the progress that they report."""
     long = change(TWO, "training", iterations=100_000)
     fork = os.fork()

@@ -25,7 +25,7 @@ MEASURES = {
 }
 
 
-def test_a_tiny_run_ends_where_it_always_has(tiny, corpus, tmp_path):
+def test_golden_tiny_run(tiny, corpus, tmp_path):
     config, text = change(tiny, "evaluation", items_per_task=0), beginning(corpus, 20_000)
     trained = train(config, text, 0, tmp_path)
     assert trained.batches == BATCHES
@@ -54,7 +54,7 @@ WARM = {"warmup_iterations": 3}
         ("training", WARM | {"schedule": "warmup_stable_decay"}, 9.098043, 3.952702),
     ],
 )
-def test_so_does_every_variant(section, fields, weights, dev_loss, tiny, corpus, tmp_path):
+def test_golden_variants(section, fields, weights, dev_loss, tiny, corpus, tmp_path):
     trained = train(change(tiny, section, **fields), corpus, 0, tmp_path)
     length = torch.nn.utils.get_total_norm(trained.model.parameters()).item()
     assert (length, trained.points[-1]["dev_loss"]) == pytest.approx((weights, dev_loss), rel=1e-5)

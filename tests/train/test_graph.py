@@ -163,7 +163,7 @@ def needs(case, device):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_graph_makes_the_bits_of_the_eager_step(case, device, corpus, tmp_path):
+def test_graph_equals_eager_to_the_bit(case, device, corpus, tmp_path):
     needs(case, device)
     captured = train(config_of(case, device=device, graph=True), corpus, 0, tmp_path / "graph")
     eager = train(config_of(case, device=device, graph=False), corpus, 0, tmp_path / "eager")
@@ -177,9 +177,7 @@ def test_a_graph_makes_the_bits_of_the_eager_step(case, device, corpus, tmp_path
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("case", ["cosine, clip, ratio", "fp16"])
-def test_a_run_goes_on_as_a_graph_or_eagerly_to_the_same_bits(
-    case, first, device, corpus, tmp_path
-):
+def test_resumes_as_graph_or_eager_to_the_bit(case, first, device, corpus, tmp_path):
     whole = train(config_of(case, device=device, graph=True), corpus, 0, tmp_path / "whole")
     config = config_of(case, device=device, graph=first)
     begun_run = Trainer(config, corpus, begun(config, corpus), tmp_path / "parts")
@@ -203,9 +201,7 @@ def no_garbage_collection():
 
 
 @pytest.mark.usefixtures("no_garbage_collection")
-def test_a_run_frees_its_graph_at_its_end_and_the_rest_when_nothing_names_it(
-    device, corpus, tmp_path
-):
+def test_run_frees_its_graph_and_memory(device, corpus, tmp_path):
     """So a notebook's training cell can be run again and again."""
     allocated, reserved = [], []
     for i in range(4):
@@ -293,7 +289,7 @@ def test_three_steps_warm_up_and_every_later_one_replays_on_the_batch_at_hand(st
         ({"machine": {"processes": 2}}, "several processes"),
     ],
 )
-def test_what_no_graph_holds_is_named(fields, reason):
+def test_features_that_rule_out_a_graph_are_named(fields, reason):
     config = RunConfig.model_validate({"corpus": {"source": "synthetic"}} | fields)
     assert why_eager(config, config.machine_on("cuda")) == reason
     on_a_cpu = ", ".join(filter(None, ["a CPU", reason]))

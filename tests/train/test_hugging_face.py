@@ -113,7 +113,7 @@ def test_scores_are_hugging_faces_losses_window_by_window(corpus, tmp_path):
         ({"embedding_norm": "layernorm"}, "GPT-2 has no layernorm before block 1"),
     ],
 )
-def test_what_is_no_gpt2_is_refused_with_the_reason(fields, reason, corpus):
+def test_export_refuses_a_model_that_is_no_gpt2(fields, reason, corpus):
     with pytest.raises(UserError, match=reason):
         as_gpt2(make_model(corpus, **fields))
 
@@ -136,7 +136,7 @@ def test_an_exported_run_is_its_model_and_tokenizer(corpus, tmp_path):
         torch.testing.assert_close(peer(ids).logits, model(ids), rtol=0, atol=1e-6)
         (checkpoint, *_) = run_folder("small", "baseline", 0).glob("checkpoints/*/*12-*.pt")
         checkpoint.unlink()
-        with pytest.raises(UserError, match="no checkpoint with its result's weights"):
+        with pytest.raises(UserError, match="no checkpoint with the weights of its result"):
             export("small/baseline/0", tmp_path / "again")
 
 

@@ -192,7 +192,7 @@ def test_a_shorter_budget_is_the_beginning_of_a_longer_one(tiny, corpus, tmp_pat
     assert short.curve[same].equals(long.curve.loc[long.curve["step"] <= 8, same])
 
 
-def test_scale_is_where_embeddings_begin_and_how_fast_they_learn(float64, tiny, corpus, tmp_path):
+def test_scale_equals_a_larger_std_and_learning_rate_of_embeddings(float64, tiny, corpus, tmp_path):
     s = 1 / math.hypot(0.02, 0.02)
     untied = change(change(tiny, "model", tied=False), "training", eps=1e-30, iterations=20)
     scaled = change(untied, "model", embedding_norm="scale")

@@ -96,7 +96,7 @@ def test_another_default_dtype_is_refused(loose_torch, monkeypatch):
         ("cuda", 1, 16, 128, {"processes": None, "evaluation_batch_size": 3}, (16, 1, 3)),
     ],
 )
-def test_auto_settles_what_the_device_can_take(
+def test_auto_resolves_to_what_the_device_can_take(
     loose_torch, monkeypatch, device, gpus, batch_size, block_size, machine, settled
 ):
     monkeypatch.setattr("lib.train.machine.choose_device", lambda _: device)

@@ -33,7 +33,7 @@ def test_parameter_counts_of_the_protocol(fields, expected):
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_input_of_block_1_is_what_the_protocol_says(kind):
+def test_input_of_block_1_follows_the_protocol(kind):
     model, x = gpt(embedding_norm=kind, embedding_std=0.5, **SMALL), ids(12)
     summed = model.transformer.wte(x) + model.transformer.wpe(torch.arange(12))
     mean = summed.mean(-1, keepdim=True)
@@ -101,7 +101,7 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so():
     model, cache = gpt(**SMALL), KVCache()
     model(ids(12), cache)
     for length, read in ((13, None), (1, cache)):
-        with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
+        with pytest.raises(ValueError, match=r"13 tokens long and model\.block_size is 12"):
             model(ids(length), read)
 
 
@@ -115,7 +115,7 @@ def uncached(model, text, n, generator):
 
 
 @pytest.mark.parametrize(("n", "prompt"), [(1, 3), (9, 3), (10, 3), (40, 3), (10, 30)])
-def test_cached_generation_is_uncached_generation(n, prompt):
+def test_cached_generation_equals_uncached_generation(n, prompt):
     """The context is full after 9 characters."""
     model, start = gpt(embedding_std=0.5, **SMALL).double(), ids(prompt, batch=4)
     with torch.no_grad():

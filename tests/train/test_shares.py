@@ -137,7 +137,7 @@ def test_a_hidden_task_file_is_refused_by_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*TASKS])
-def test_a_task_s_accuracy_is_that_of_the_harness(name, asked, tables):
+def test_own_task_accuracy_equals_the_harness(name, asked, tables):
     table, items, plain = asked
     expected = plain["results"][name]["acc,none"]
     stated = table.set_index(["task", "metric"]).loc[(name, "acc"), "value"]

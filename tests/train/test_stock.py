@@ -154,7 +154,7 @@ def asked(lm, manager, names, shots):
 
 
 @pytest.mark.parametrize("shots", [0, 2])
-def test_likelihoods_and_accuracies_are_those_of_the_harness(shots, model, corpus, peer, tasks):
+def test_likelihoods_and_accuracies_equal_the_harness(shots, model, corpus, peer, tasks):
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
     assert not adapter.overflows
@@ -215,10 +215,10 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model, corpus):
     ("task", "measure", "message"),
     [
         ("hellaswagg", "", "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
-        ("gsm8k", "", "evaluation.tasks: gsm8k: it asks for more than the likelihood of given"),
-        ("pair", "pair.acc@0", "plan: of evaluation.tasks, 'pair.acc@0' is"),  # a group has none
-        ("pair", "gsm8k.acc@0", "plan: of evaluation.tasks, 'gsm8k.acc@0' is"),
-        ("pair", "piqa.acc", "plan: of evaluation.tasks, 'piqa.acc' is"),
+        ("gsm8k", "", "evaluation.tasks: gsm8k: it needs more than the likelihood of given"),
+        ("pair", "pair.acc@0", "plan: in evaluation.tasks, 'pair.acc@0' is"),  # a group has none
+        ("pair", "gsm8k.acc@0", "plan: in evaluation.tasks, 'gsm8k.acc@0' is"),
+        ("pair", "piqa.acc", "plan: in evaluation.tasks, 'piqa.acc' is"),
     ],
 )
 def test_a_task_or_measure_that_cannot_be_asked_is_refused_in_one_line(task, measure, message):
@@ -251,13 +251,13 @@ def test_questions_that_no_arm_can_be_asked_are_found_first(task, shots, block_s
     assert said in found
 
 
-def test_shortened_contexts_are_told_before_training_as_they_are_counted_after(model, corpus):
+def test_truncated_contexts_are_counted_before_and_after_training(model, corpus):
     config = EvaluationConfig(tasks=["arc_easy"], shots=[0, 2])
     small = make_model(corpus, block_size=40)
     lines = require_tasks(config, adapters=[TokenLM(m, corpus) for m in (small, model)])
     table = evaluate_tasks(small, corpus, config, 8)[0].query("metric == 'acc'")
     assert dict(zip(table["shots"], table["truncated"], strict=True)) == {0: 0.0, 2: 1.0}
-    said = "5 of 5 contexts lose their beginning, as model.block_size is 40"
+    said = "5 of 5 contexts lose their beginning, because model.block_size is 40"
     assert lines == [f"evaluation.tasks: arc_easy, 2-shot: {said}"]
 
 

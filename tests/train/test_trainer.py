@@ -29,7 +29,7 @@ from tests.train.samples import assert_same, begun, killed_at, train
 @pytest.mark.parametrize(
     ("step", "optimizer"), [(1, "adamw"), (5, "adamw"), (7, "adamw"), (12, "adamw"), (7, "muon")]
 )
-def test_a_killed_run_continues_to_the_same_bits(step, optimizer, tiny, corpus, tmp_path):
+def test_killed_run_resumes_to_the_bit(step, optimizer, tiny, corpus, tmp_path):
     config = change(tiny, "training", optimizer=optimizer)
     with killed_at(step):
         train(config, corpus, 0, tmp_path / "run")
@@ -39,7 +39,7 @@ def test_a_killed_run_continues_to_the_same_bits(step, optimizer, tiny, corpus, 
     assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
-def test_an_interrupted_run_has_the_same_weights(tiny, corpus, tmp_path, undisturbed, capsys):
+def test_interrupted_run_resumes_to_the_same_weights(tiny, corpus, tmp_path, undisturbed, capsys):
     """The signal of Ctrl-C and of a notebook's stop button comes in the middle of a step."""
     usual = signal.getsignal(signal.SIGINT)
 
@@ -54,14 +54,14 @@ def test_an_interrupted_run_has_the_same_weights(tiny, corpus, tmp_path, undistu
     assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is usual
-    with pytest.raises(UserError, match="training stopped at step 7; train the run again"):
+    with pytest.raises(UserError, match="training stopped at step 7; train the run to its end"):
         measure(stopped)
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert resumed.resumed_at == [7]
     assert_same(resumed, undisturbed)
 
 
-def test_whoever_watches_is_given_every_row_and_every_point_of_the_curve(tiny, corpus, tmp_path):
+def test_report_gets_every_row_and_every_evaluation(tiny, corpus, tmp_path):
     rows, points = [], []
 
     def watch(row, point):
@@ -219,7 +219,7 @@ def test_clipping_changes_updates_and_not_the_recorded_norm(tiny, corpus, tmp_pa
 
 
 @pytest.mark.parametrize(("iterations", "diverged_at"), [(12, 2), (1, 1)])
-def test_divergence_is_a_result_in_a_rerun_too(iterations, diverged_at, tiny, corpus, tmp_path):
+def test_divergence_is_the_same_result_in_a_rerun(iterations, diverged_at, tiny, corpus, tmp_path):
     """One update of that size leaves no finite logit, even if it is the last update."""
     wild = change(tiny, "training", iterations=iterations, learning_rate=1e30)
     for _ in range(2):
@@ -303,7 +303,7 @@ def test_the_dev_curve_is_of_dev_windows_and_its_cosine_of_two_quarters(tiny, co
     assert last["gradient_cosine"] == pytest.approx(similarity.item(), abs=1e-6)
 
 
-def test_the_turn_of_embeddings_is_that_of_the_step_before_the_evaluation(tiny, corpus, tmp_path):
+def test_embedding_angle_is_of_the_step_before_the_evaluation(tiny, corpus, tmp_path):
     config = change(change(tiny, "evaluation", interval=6), "training", schedule="constant")
     embeddings = []
     for steps in (9, 10):
