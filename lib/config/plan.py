@@ -16,7 +16,7 @@ from lib.config.files import read_json
 from lib.config.paths import PLANS, listed
 from lib.config.provenance import git
 from lib.config.schema import Positive, PositiveFloat, Section, Some, digest
-from lib.config.yaml import Json, read_yaml
+from lib.config.yaml import Json, parse_yaml
 
 ALPHA, POWER = 0.05, 0.8
 """Level and power of tests in a study without a plan."""
@@ -290,7 +290,8 @@ def read_plan(file: str) -> Plan:
             command = shlex.join(["git", "checkout", commit, "--", f"params/plans/{file}"])
             remedy = f"`{command}` restores it"
         raise ConfigError(f"plan: there is no params/plans/{file} ({hint}); {remedy}")
-    content, published = read_yaml(path), published_plans().get(file, {})
+    content = parse_yaml(path.read_bytes(), f"plans/{file}")
+    published = published_plans().get(file, {})
     content |= published.get("fields", {})
     try:
         plan = Plan.model_validate(content, extra="ignore" if published else "forbid")

@@ -90,7 +90,7 @@ ALIKE = {"corpus.source": ["one.txt", "two.txt"]}
     ("content", "message"),
     [
         ({"plan": "absent.yaml"}, "plan: there is no params/plans/absent.yaml ("),
-        ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
+        ({"plan": "broken.yaml"}, "plans/broken.yaml must hold fields"),
         ({"corpus": "absent.txt"}, "corpus.source: 'absent.txt' is neither a text file"),
         ({"corpus": "socket"}, "corpus.source: 'socket' "),
         ({"factors": {"code": ["nowhere"]}}, "factors.code: "),
