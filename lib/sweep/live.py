@@ -21,7 +21,7 @@ from lib.train.distributed import Row
 INTERVAL, SHARE = 1.0, 0.25
 """The least number of seconds between two pictures, and the largest share of the time that they
 may take."""
-STEPS_FILE = f"{STEP_FILE}.jsonl"
+STEPS_FILE = "steps.jsonl"
 """File in a run's folder: its trace and curve while it trains. A line is a row of `trace` and its
 point of `curve`, or null. `lib.publish.curves` reads it."""
 
