@@ -32,6 +32,7 @@ from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from rich.progress import track
 from vl_convert import javascript_bundle
 
+from lib.config.contrasts import spoken
 from lib.config.errors import UserError
 from lib.config.files import read_json, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
@@ -217,7 +218,7 @@ def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
             low, high = row["t_low"], row["t_high"]
             word = "higher" if low > 0 else "lower" if high < 0 else "unclear"
             name = row.get("effect") or f"{row['arm']} - {row['baseline']}"
-            found.append(_found(row, row.get("answer", word), name) | {"more": ""})
+            found.append(_found(row, row.get("answer", word), spoken(name)) | {"more": ""})
     return found
 
 
@@ -233,7 +234,7 @@ def _found(row: Row, answer: str, claim: str) -> Json:
     ends = [measure.gain(round(row[end], measure.digits)) for end in ("t_low", "t_high")]
     colour = "helps" if min(ends) > 0 else "costs" if max(ends) < 0 else "neither"
     estimate = measure.estimate(row)
-    about = {"answer": answer, "claim": claim.replace(" - ", " − "), "colour": colour}
+    about = {"answer": answer, "claim": claim, "colour": colour}
     return about | {"measure": measure.title, "estimate": estimate}
 
 

@@ -323,9 +323,9 @@ def test_an_exploratory_study_tells_its_differences_in_the_loss_first():
     rows = [row("a", 1, 2, "perplexity"), row("a", 0.1, 0.3), row("b", -0.3, -0.1), row("c", -1, 1)]
     found = site.answers_of({"contrasts": rows}, None)
     assert [(each["answer"], each["claim"], each["colour"]) for each in found] == [
-        ("higher", "a − none", "costs"),
-        ("lower", "b − none", "helps"),
-        ("unclear", "c − none", "neither"),
+        ("higher", "a − no layer", "costs"),
+        ("lower", "b − no layer", "helps"),
+        ("unclear", "c − no layer", "neither"),
     ]
     assert found[0]["estimate"] == "+0.2000 [+0.1000, +0.3000]"
     higher = site.answers_of({"contrasts": [row("a", 0.1, 0.3, "accuracy")]}, None)
