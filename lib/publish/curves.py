@@ -1,5 +1,8 @@
-"""The curves of a study's runs, as its page needs them: every seed, at some 200 steps."""
+"""The curves of a study's runs, as its page needs them: every seed, at about 200 steps."""
 
+import json
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,43 +14,79 @@ from lib.figures.training import label, thinned
 from lib.record.archive import Run
 from lib.results import read_raw_file
 
+STEPS_FILE = "steps.jsonl"
+"""File in the folder of a run that trains. `lib.sweep.live` writes it, and says what a line is."""
 NOT_DRAWN = ["tokens", "seconds"]
 """Columns that only count."""
 
 
-def curves_of(ended: dict[str, Run], root: Path) -> Json:
-    """Return what the runs that have ended wrote down while they trained, given the runs by their
-    place in `root`, the study's baseline first. Steps of a long training are averaged in blocks.
+def curves_of(runs: dict[str, Run], root: Path) -> Json:
+    """Return the training curves of a study's runs, given by their place in `root`, the study's
+    baseline first: those of runs that have a result, and what the others have written so far. The
+    steps of a long training are averaged in blocks.
 
     `steps` and `measures` (name → label, the loss first) are by table; `arms` has each arm's
     variant, setting, baseline, and by seed the values of its measures, at their table's steps.
+    `training` lists the arm's seeds that have no result yet.
     """
-    looks = _looks(ended)
-    curves: Json = {"steps": {}, "measures": {}, "arms": {}, "looks": looks}
-    for run in ended.values():
+    curves: Json = {"steps": {}, "measures": {}, "arms": {}, "looks": _looks(runs)}
+    tables: Json = {"curve": {}, "trace": {}}
+    for place, run in runs.items():
         about = {name: run[name] for name in ("variant", "setting", "baseline")}
-        curves["arms"].setdefault(run["arm"], about | {"seeds": {}})["seeds"][str(run["seed"])] = {}
-    for name in ("curve", "trace"):
-        tables = {place: read_raw_file(root / place, name) for place in ended}
-        table = pd.concat(tables, names=["run", None]).drop(columns=NOT_DRAWN, errors="ignore")
+        arm = curves["arms"].setdefault(run["arm"], about | {"seeds": {}, "training": []})
+        seed = str(run["seed"])
+        if "steps" in run:
+            found = _finished(root / place, str(run.get("files")))
+        elif found := so_far(root / place):
+            arm["training"].append(seed)
+        for name, table in found.items():
+            arm["seeds"][seed] = {}
+            tables[name][place] = table
+    for name, of in tables.items():
+        if not of:
+            continue
+        table = pd.concat(of, names=["run", None]).drop(columns=NOT_DRAWN, errors="ignore")
         means = table.groupby(["run", thinned(table.pop("step"))], sort=False).mean()
         curves["steps"][name] = steps = sorted(set(means.index.get_level_values("step")))
         curves["measures"][name] = {column: label(str(column)) for column in means}
         for place, part in means.groupby("run", sort=False):
-            run = ended[str(place)]
+            run = runs[str(place)]
             values = part.droplevel("run").reindex(steps)
             seeds = curves["arms"][run["arm"]]["seeds"]
             seeds[str(run["seed"])] |= {column: _short(values[column]) for column in values}
     return curves
 
 
+@lru_cache(maxsize=200)
+def _finished(folder: Path, hashes: str) -> dict[str, pd.DataFrame]:
+    """Read the curves of a run that has a result. They are kept, for the site that is served while
+    others train, as long as the `hashes` of its files stay."""
+    return {name: read_raw_file(folder, name) for name in ("curve", "trace")}
+
+
+def so_far(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the curves of a run that trains; {} if it has written none. A killed run repeats steps:
+    the last row of each counts. An incomplete line is left out."""
+    file, lines = folder / STEPS_FILE, []
+    for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
+        with suppress(ValueError):
+            lines.append(json.loads(line))
+    rows = {"curve": [point for _, point in lines if point], "trace": [row for row, _ in lines]}
+    return {
+        name: pd.DataFrame(of).drop_duplicates("step", keep="last")
+        for name, of in rows.items()
+        if of
+    }
+
+
 def _short(values: "pd.Series[float]") -> list[float | None]:
-    """Return values with five digits, which is more than a screen shows; None for no number."""
+    """Round values to five digits, which is more than a screen shows; None for what is no finite
+    number."""
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
 
 
 def _looks(runs: dict[str, Run]) -> Json:
-    """Return label, colour and dashes of each variant, in the order of figures."""
+    """Return each variant's label, colour and dashes, in the order of figures."""
     levels = {run["variant"]: [*run["levels"].values(), ""][0] for run in runs.values()}
     table = in_order(pd.DataFrame({"variant": [*levels]}), levels)
     return {

@@ -1,9 +1,9 @@
-"""Runs in a browser: what each study asks and what it answered, all runs, a page of curves per
-study, and every executed notebook.
+"""Show runs in a browser: each study's question and answers, a table of all runs, a page of curves
+per study, and every executed notebook.
 
-A paper's site is made of its records. That of one's own runs, `runs/_site/`, is made of `runs/`,
-also while they train. A site holds all that it shows, and fetches nothing from elsewhere. The page
-of a notebook and the curves of a study are made again only if what they are made of changed.
+The site of a paper is made from its records. The site of your own runs, `runs/_site/`, is made from
+`runs/`, also while they train. A site is complete in itself: it fetches nothing. A notebook's page
+and a study's curves are made again only if their sources changed.
 """
 
 import fcntl
@@ -32,6 +32,7 @@ from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from rich.progress import track
 from vl_convert import javascript_bundle
 
+from lib.config.contrasts import spoken
 from lib.config.errors import UserError
 from lib.config.files import read_json, sha256, write_text
 from lib.config.metrics import MAIN, MEASURES, measures_in
@@ -41,7 +42,7 @@ from lib.config.schema import digest
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import Json, read_yaml
 from lib.publish import curves
-from lib.publish.curves import curves_of
+from lib.publish.curves import STEPS_FILE, curves_of
 from lib.record.archive import (
     Record,
     Run,
@@ -58,38 +59,38 @@ PAGES = TEMPLATES / "site"
 _templates = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
 _templates.policies["json.dumps_kwargs"] = {}  # in the order of the study, not of the alphabet
 CODE = [sha256(path) for path in (Path(__file__), Path(curves.__file__), *listed(PAGES, "*"))]
-"""What makes the pages."""
+"""Hashes of the files that make the pages."""
 VEGA = f"vega-{version('vl-convert-python')}.js"
 SECONDS = 10
-"""From one look at runs that train to the next."""
+"""Seconds between two updates while runs train."""
 PORT = 8000
 SHOWN = [*dict.fromkeys([*MAIN, *measures_in("headline"), *measures_in("summary")])]
 """The measures that the table of runs can show."""
 RECENT = 60.0
-"""Seconds: a run that made a step within them is running."""
+"""Seconds. A run that made a step within this time is running."""
 _FOLDED = """{% extends "basic/index.html.j2" %}
 {% block input %}<details><summary>Code</summary>{{ super() }}</details>{% endblock %}"""
 _exporter = HTMLExporter(
     raw_template=_FOLDED, exclude_anchor_links=True, optimistic_validation=True
 )
-# nbconvert's own cleaning knows no table and no heading; and it leaves out some of what a notebook
-# may hold, such as the width of an image. So the whole page is cleaned instead, once, by nh3.
+# nbconvert's own cleaning drops tables and headings, and misses parts of a notebook, such as the
+# width of an image. So nh3 cleans the whole page instead, once.
 _exporter.register_filter("clean_html", lambda fragment: fragment)
 _cleaner = nh3.Cleaner(
     attributes=nh3.ALLOWED_ATTRIBUTES | {"*": {"class"}},
     url_schemes={"http", "https", "data"},
-    url_relative="deny",  # what stood beside the notebook does not stand beside its page
-    # A page holds its own images, and fetches none.
+    url_relative="deny",  # files next to the notebook are not next to its page
+    # Images are inside the page; it fetches none.
     attribute_filter=lambda _, name, value: (
         None if name == "src" and not value.startswith("data:image/") else value
     ),
-    # What scrolls sideways can be reached by keys.
+    # The keyboard can then reach what scrolls sideways.
     set_tag_attribute_values={"pre": {"tabindex": "0"}, "table": {"tabindex": "0"}},
 )
 
 
 def notebook_html(path: Path) -> str:
-    """Render an executed notebook as safe HTML; where that fails, a note that says why."""
+    """Render an executed notebook as safe HTML; if that fails, return a note that says why."""
     try:
         page, _ = _exporter.from_notebook_node(nbformat.read(path, as_version=4))
         return _cleaner.clean(page)
@@ -104,13 +105,13 @@ def _write(site: Path, page: str, template: str, **content: Any) -> None:
 
 
 def _is_made(page: Path, mark: str) -> bool:
-    """Return whether a page was made from what `mark` is the hash of."""
+    """Return whether a page has this `mark`, which is the hash of its sources."""
     return page.is_file() and mark.encode() in page.read_bytes()[:1000]
 
 
 def write_notebook(site: Path, page: str, path: Path) -> str:
-    """Write the page of a notebook, unless it is there already, and return its name; "" where there
-    is no notebook."""
+    """Write the page of a notebook, unless it is up to date, and return its name; "" if there is no
+    notebook."""
     if not path.is_file():
         return ""
     mark = digest([*CODE, sha256(path)])
@@ -122,7 +123,7 @@ def write_notebook(site: Path, page: str, path: Path) -> str:
 
 
 def progress_of(folder: Path, arm: Arm | None) -> str:
-    """Return how far a run is that has no result; "again" if it had one."""
+    """Return how far a run without a result has got. "again" means that it had one before."""
     notebook = status_of(folder / "02_train.ipynb")
     made = folder / STEP_FILE
     if notebook["status"] == "failed":
@@ -138,8 +139,8 @@ def progress_of(folder: Path, arm: Arm | None) -> str:
 
 
 def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
-    """Return the runs of a study by their place in its folder, with their result or how far they
-    are: as the study orders them, baseline first, and then those that it does not ask for."""
+    """Map each run's place in the study's folder to its result, or to how far it has got. Runs are
+    in the study's order, baseline first; runs that the study does not list come last."""
     asked = product(design.arms(), design.seeds) if design else ()
     arms = {f"{arm.id}/seed-{seed}": arm for arm, seed in asked}
     found = [path.relative_to(folder).as_posix() for path in listed(folder, "*/seed-*")]
@@ -150,14 +151,16 @@ def runs_of(design: Study | None, folder: Path, root: Path) -> dict[str, Run]:
             continue
         name, _, seed = place.partition("/seed-")
         runs[place] = {"arm": name, "seed": seed, "variant": name, "levels": {}, "measures": {}}
+        runs[place] |= {"setting": "", "baseline": name}
         if arm := arms.get(place):
-            runs[place] |= {"variant": arm.variant, "levels": arm.levels}
+            names = ("variant", "levels", "setting", "baseline")
+            runs[place] |= {name: getattr(arm, name) for name in names}
         runs[place]["status"] = progress_of(folder / place, arm)
     return runs
 
 
 def steps_of(design: Study | None, runs: dict[str, Run], folder: Path) -> tuple[int, int]:
-    """Return how many steps the runs that a study asks for have made, and how many they take."""
+    """Return how many steps the study's runs have made, and how many they take in all."""
     made = asked = 0
     for arm, seed in product(design.arms(), design.seeds) if design else ():
         place, steps = f"{arm.id}/seed-{seed}", arm.config.training.iterations
@@ -170,8 +173,8 @@ def steps_of(design: Study | None, runs: dict[str, Run], folder: Path) -> tuple[
 
 
 def row_of(study: str, run: Run, page: str) -> Json:
-    """Write a run as a row of the table, with its measures as they are printed; `page` is that of
-    its notebook, if there is one."""
+    """Return a run as a row of the table, its measures as text. `page` is its notebook's page, or
+    ""."""
     shown = {name: run["measures"].get(name) for name in SHOWN}
     values = {n: MEASURES[n].text(value) for n, value in shown.items() if value is not None}
     return {"study": study, "page": page, "measures": values} | {
@@ -180,23 +183,25 @@ def row_of(study: str, run: Run, page: str) -> Json:
 
 
 def write_curves(site: Path, name: str, runs: dict[str, Run], root: Path, refresh: int) -> str:
-    """Write the page of a study's curves, unless it is there already, and return its name; "" if no
-    run has ended."""
+    """Write the page of a study's curves, unless it is up to date, and return its name; "" if no
+    run has trained yet."""
     ended = {place: run for place, run in runs.items() if "steps" in run}
-    if not ended:
-        return ""
+    times = [path.stat().st_mtime_ns for path in listed(root, f"*/seed-*/{STEPS_FILE}")]
     page = f"{name}/curves.html"
-    mark = digest([CODE, ended, refresh])  # results have the hashes of their raw tables
+    mark = digest([CODE, [*runs], ended, times, refresh])  # results hash their raw tables
     if not _is_made(site / page, mark):
+        found = curves_of(runs, root)
+        if not found["steps"]:
+            return ""
         content: Json = {"mark": mark, "study": name, "refresh": refresh, "vega": VEGA}
-        _write(site, page, "curves.html.j2", curves=curves_of(ended, root), **content)
+        _write(site, page, "curves.html.j2", curves=found, **content)
     return page
 
 
 def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
     """Return what a study found, as rows of answer, claim, measure and estimate: the answers to the
-    hypotheses of its plan, or to its families of tests; of an exploratory one, its differences in
-    the loss, if it has them."""
+    hypotheses of its plan, or to its families of tests. For an exploratory study they are its
+    differences in the loss, if it has one."""
     tested = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests", ())}
     if tested:
         return [
@@ -211,37 +216,37 @@ def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
     for row in map(_with_numbers, rows):
         if row["measure"] == main and not row.get("changes_sign"):
             low, high = row["t_low"], row["t_high"]
-            word = "higher" if low > 0 else "lower" if high < 0 else "not told apart"
+            word = "higher" if low > 0 else "lower" if high < 0 else "unclear"
             name = row.get("effect") or f"{row['arm']} - {row['baseline']}"
-            found.append(_found(row, row.get("answer", word), name) | {"more": ""})
+            found.append(_found(row, row.get("answer", word), spoken(name)) | {"more": ""})
     return found
 
 
 def _with_numbers(row: Row) -> Row:
-    """Return a row of a verdict with NaN in place of the null of JSON."""
+    """Return a row of a verdict with NaN in place of JSON's null."""
     return row | {key: nan for key in ENDS if row.get(key) is None}
 
 
 def _found(row: Row, answer: str, claim: str) -> Json:
-    """Return a row of `answers_of`. It is coloured as in figures, by whether the interval, as it is
-    printed, lies on the side of a cost or of a gain."""
+    """Return a row of `answers_of`. Its colour says, as in figures, whether the printed interval
+    lies on the side of a cost or of a gain."""
     measure = MEASURES[row["measure"]]
     ends = [measure.gain(round(row[end], measure.digits)) for end in ("t_low", "t_high")]
     colour = "helps" if min(ends) > 0 else "costs" if max(ends) < 0 else "neither"
     estimate = measure.estimate(row)
-    about = {"answer": answer, "claim": claim.replace(" - ", " − "), "colour": colour}
+    about = {"answer": answer, "claim": claim, "colour": colour}
     return about | {"measure": measure.title, "estimate": estimate}
 
 
 def counted(answers: Iterable[Json]) -> str:
-    """Write how often each answer was given, such as "2 higher, 1 lower"."""
+    """Count the answers, as in "2 higher, 1 lower"."""
     counts = Counter(row["answer"] for row in answers)
     return ", ".join(f"{n} {answer}" for answer, n in counts.items())
 
 
 def question_of(name: str, design: Study | None, plan: Plan | None, paper: Path) -> tuple[int, str]:
-    """Return a study's rank in its paper's table of studies and the question that it asks there; of
-    a study that is not in one, that of its plan, or what its factors are."""
+    """Return a study's rank in its paper's table of studies, and its question there. If the table
+    lacks it, the question is its plan's, or one made from its factors."""
     file = paper / "studies.yaml"
     asked = read_yaml(file) if file.is_file() else {}
     if name in asked:
@@ -254,9 +259,9 @@ def question_of(name: str, design: Study | None, plan: Plan | None, paper: Path)
 
 
 def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> Json:
-    """Read what the first page shows of a study from a paper's record, or else from `runs/`, and
-    write its other pages: question, answers, rows of the table of runs, and the trouble with
-    reading it."""
+    """Write a study's pages, and return what the first page shows of it: question, answers, rows of
+    the table of runs, and the trouble with reading it. It is read from the record of a paper;
+    without a paper, from `runs/`."""
     shown: Json = {"name": name, "rows": [], "notebooks": {}, "curves": "", "trouble": ""}
     shown |= {"rank": 0, "question": "", "standing": "", "answers": []}
     shown |= {"done": 0, "steps": (0, 0), "is_training": False}  # steps made and asked
@@ -267,7 +272,7 @@ def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> J
             record = Record(name, paper)
             folder, root = record.folder, record.raw
             verdict, design = record.verdict_file, record.parameters
-        with suppress(UserError):  # its parameters may be gone, or be others now
+        with suppress(UserError):  # its parameters may be gone, or have changed
             design = design or load_study(name)
         if design and design.plan:
             plan = read_plan(design.plan)
@@ -290,13 +295,13 @@ def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> J
             path = folder / run / "02_train.ipynb"
             page = write_notebook(site, f"{name}/{run}.html", path)
             shown["rows"].append(row_of(name, result, page))
-    except Exception as error:  # a file can be broken in any way, and the other studies are fine
+    except Exception as error:  # a file can be damaged in any way; show the other studies
         shown["trouble"] = repr(error)[:300]
     return shown
 
 
 def write_scripts(site: Path) -> None:
-    """Write Vega's scripts beside the pages, unless they are there: it takes a second."""
+    """Write Vega's scripts into the site, unless they are there; that takes a second."""
     if not (site / VEGA).is_file():
         write_text(site / VEGA, javascript_bundle())  # type: ignore[call-arg]  # its stub asks for code
 
@@ -304,8 +309,8 @@ def write_scripts(site: Path) -> None:
 def build_site(
     paper: Path | None, names: list[str], refresh: int = 0, left: str = ""
 ) -> list[Json]:
-    """Bring a site up to date, of studies of a paper's record or of `runs/`. With `refresh`, pages
-    that may change load themselves again after as many seconds; `left` is the time left."""
+    """Update the site of a paper, or of `runs/`, and return its studies. With `refresh`, pages that
+    may change reload themselves after that many seconds. `left` is the time left, in words."""
     site, title = site_of(paper), paper.name if paper else "Your runs"
     shown = track(names, title, disable=not sys.stdout.isatty() or refresh > 0, transient=True)
     studies = [read_study(site, paper, name, refresh) for name in shown]
@@ -321,7 +326,7 @@ def build_site(
 
 
 def site_of(paper: Path | None) -> Path:
-    """Return the folder of a paper's site, or of that of one's own runs."""
+    """Return the folder of a paper's site; without a paper, of the site of your own runs."""
     return paper / "site" if paper else RUNS / "_site"
 
 
@@ -331,7 +336,7 @@ def own_studies() -> list[str]:
 
 
 def is_sweeping() -> bool:
-    """Return whether a sweep holds its log."""
+    """Return whether a sweep is running: it locks its log."""
     try:
         with (RUNS / "sweep.log").open("rb") as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -347,7 +352,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def _server(site: Path) -> ThreadingHTTPServer:
-    """Return a server of a folder, for this machine alone, at a port that is free."""
+    """Return a server of a folder at a free port, for this machine only."""
     handler = partial(_Quiet, directory=str(site))
     with suppress(OSError):
         return ThreadingHTTPServer(("127.0.0.1", PORT), handler)
@@ -355,8 +360,8 @@ def _server(site: Path) -> ThreadingHTTPServer:
 
 
 def time_left(studies: list[Json], seconds: float, before: int) -> tuple[int, str]:
-    """Return how many steps the studies that are training have made, and in words how long the rest
-    takes, given that they had made `before` so many seconds ago; "" if that cannot be told."""
+    """Return how many steps the studies that train have made, and the time left in words, or "" if
+    it is unknown. They had made `before` steps `seconds` ago."""
     made, asked = (sum(of["steps"][i] for of in studies if of["is_training"]) for i in (0, 1))
     if not 0 < before < made:
         return made, ""
@@ -365,8 +370,8 @@ def time_left(studies: list[Json], seconds: float, before: int) -> tuple[int, st
 
 
 def serve() -> None:
-    """Serve the site of one's own runs at one address, brought up to date every few seconds, until
-    the sweep ends; without a sweep, until Ctrl-C."""
+    """Serve the site of your own runs at one address, and update it every few seconds. It ends with
+    the sweep; without a sweep, with Ctrl-C."""
     site = site_of(None)
     site.mkdir(parents=True, exist_ok=True)
     start, first, left = 0.0, 0, ""
@@ -383,14 +388,15 @@ def serve() -> None:
                 there = f"ssh -L {at}:localhost:{at} {socket.gethostname()}"
                 print(f"In a browser        http://localhost:{at}/ (over ssh: {there})", flush=True)
                 start, first = time.monotonic(), made
-            time.sleep(SECONDS)  # also at the end, so that an open page sees it
+            time.sleep(SECONDS)  # also at the end, so that an open page still loads it
     print(f"The sweep ended     {relative(site)}/index.html")
 
 
 def main(names: list[str]) -> None:
-    """Build the site of one's own runs; or of the papers named, or of all where nothing has run.
+    """Build the site of your own runs, or of the papers named. If nothing has run here and none is
+    named, build that of every paper.
 
-    Raises UserError, when all is built, with a line for each record that cannot be shown.
+    Raises UserError at the end, with a line for each record that cannot be shown.
     """
     own = own_studies()
     papers = [None] if own and not names else papers_named(names)

@@ -1,5 +1,5 @@
-"""What the analysis of a study opens with: its question, the answers in words, and what each of its
-arms changes."""
+"""The beginning of a study's analysis: its question, its answers in words, and what each arm
+changes. A sweep prints the same answers when the study is finished."""
 
 from collections.abc import Iterator, Mapping
 
@@ -46,9 +46,9 @@ def seed_numbers(study: Study) -> dict[int, int]:
 
 
 def compared(verdict: Json, measure: str) -> Iterator[Row]:
-    """Yield the rows of a verdict that answer its study, each with its `name`: the hypotheses; else
-    the effects of a grid in a measure; else the contrasts in it. If an effect changes sign, its
-    settings follow it."""
+    """Yield the rows of a verdict that answer its study, each with its `name`: the hypotheses;
+    without any, the effects of the grid in a measure; without a grid, the contrasts in it. An
+    effect that changes sign is followed by its settings."""
     plain = {"changes_sign": False, "kind": ""}
     effects = [row for row in verdict["effects"] if row["measure"] == measure]
     if tests := verdict["hypothesis_tests"]:
@@ -68,9 +68,9 @@ def compared(verdict: Json, measure: str) -> Iterator[Row]:
 def answer_sentences(
     verdict: Json, plan: Plan | None, runs: pd.DataFrame, numbers: Mapping[int, int]
 ) -> str:
-    """Write one sentence, in Markdown, for each hypothesis of a plan and each decision; without
-    hypotheses, one for each effect or contrast in the measure that is shown first, and what to know
-    before reading anything into them. `numbers` are the `seed_numbers`."""
+    """Write one sentence, in Markdown, for each hypothesis of a plan and each decision. Without
+    hypotheses, write one for each effect or contrast in the measure that is shown first, and then
+    the `cautions`. `numbers` maps seeds to their numbers, as `seed_numbers` does."""
     table = pd.DataFrame(compared(verdict, loss_first(runs, plan)[0]))
     if table.empty:
         return "One arm: there is nothing to compare."
@@ -95,7 +95,7 @@ def _answer(row: Row, plan: Plan, numbers: Mapping[int, int]) -> str:
 
 
 def _finding(row: Row) -> str:
-    """Write what a difference is, and whether its interval excludes zero."""
+    """Write in which direction a difference goes, if its interval excludes zero, and its size."""
     name, measure = spoken(row["name"]), MEASURES[row["measure"]]
     if row["changes_sign"]:
         return f"{name}: **{CHANGES}**"

@@ -1,7 +1,8 @@
 """Show how a run trains. In an open notebook: a picture below the cell, with the finished
-baseline's curve, and a warning as soon as something goes wrong. In a sweep: only the step, in a
-file that the sweep reads."""
+baseline's curve, and a warning as soon as something goes wrong. Always: two files in the run's
+folder. The sweep reads its step there, and the site its curve."""
 
+import json
 import os
 import time
 from contextlib import suppress
@@ -18,18 +19,24 @@ from lib.results import STEP_FILE, read_raw_file
 from lib.train.distributed import Row
 
 INTERVAL, SHARE = 1.0, 0.25
-"""Seconds between two pictures at the least, and the most of the time that they may take."""
+"""The least number of seconds between two pictures, and the largest share of the time that they
+may take."""
+STEPS_FILE = "steps.jsonl"
+"""File in a run's folder: its trace and curve while it trains. A line is a row of `trace` and its
+point of `curve`, or null. `lib.publish.curves` reads it."""
 
 
 class LiveCurve:
-    """The callback of training. `asked` is the study as loaded, `design` the one that trains: with
-    `changes` that is a scratch run, and is drawn beside the unchanged arm."""
+    """The callback of training. `asked` is the study as loaded, `design` the one that trains. With
+    `changes` that is a scratch run; it is drawn together with the unchanged arm."""
 
     def __init__(self, asked: Study, design: Study, arm: Arm, seed: int) -> None:
         self.asked, self.arm, self.seed = asked, arm, seed
         self.folder = run_folder(design.name, arm.id, seed)
         self.rows: list[Row] = []
         self.points: list[Row] = []
+        self._lines: list[tuple[Row, Row | None]] = []
+        """Of `STEPS_FILE`, not yet written."""
         self.is_watched = not os.environ.get(HEADLESS) and hasattr(get_ipython(), "kernel")
         self._next = 0.0
 
@@ -54,9 +61,10 @@ class LiveCurve:
         return self
 
     def __call__(self, row: Row, point: Row | None) -> None:
-        """Record a step, and an evaluation if there was one. Drawing takes a quarter of the time at
-        the most."""
+        """Record a step, and an evaluation if there was one. Drawing takes at most a quarter of the
+        time."""
         self.rows.append(row)
+        self._lines.append((row, point))
         if point:
             self.points.append(point)
         if point and not self.is_watched:
@@ -73,6 +81,7 @@ class LiveCurve:
     def _show(self) -> None:
         with suppress(OSError):  # a full disk: the checkpoint says so
             (self.folder / STEP_FILE).write_text(str(self.rows[-1]["step"]), "utf-8")
+            self._write_lines()
         if not self.is_watched:
             return
         from IPython.display import Image
@@ -87,3 +96,11 @@ class LiveCurve:
         standing = f"step {self.rows[-1]['step']} of {total}"
         png, width = live_picture(runs, self._looks, total, standing, warnings)
         self._picture.update(Image(png, width=width))
+
+    def _write_lines(self) -> None:
+        """Append the new steps to `STEPS_FILE`. A run that starts from step 1 begins a new file."""
+        lines, self._lines = self._lines, []
+        if lines:
+            mode = "w" if lines[0][0]["step"] == 1 else "a"
+            with (self.folder / STEPS_FILE).open(mode, encoding="utf-8") as file:
+                file.writelines(f"{json.dumps(line)}\n" for line in lines)

@@ -1,6 +1,7 @@
-"""What a sweep prints of a study at its end: a table of its arms, the verdict on its plan, and
+"""What a sweep prints when a study is finished: a table of its arms, its answers in words, and
 where to read more."""
 
+import re
 import sys
 import textwrap
 
@@ -19,17 +20,16 @@ from lib.config.study import Study
 from lib.config.yaml import Json
 from lib.record.archive import Record, is_replaceable
 from lib.results import RunResult
-from lib.stats.factorial import by_setting
+from lib.stats.opening import answer_sentences
 from lib.stats.runs import available_measures, main_measures, tidy
-from lib.stats.tables import cautions, contrast_overview, in_markdown, means
+from lib.stats.tables import cautions, contrast_overview, means
 
 WIDTH = 28
 """Width of a measure's column, in characters."""
-EFFECTS = "; then each factor over all levels of the others, and (×) how one depends on another"
 
 
 def summarise(study: Study) -> None:
-    """Print a finished study's table and verdict."""
+    """Print a finished study's table and answers."""
     analysed, folder = result_file("03_analysis", study.name), study_folder(study.name)
     if not analysed.is_file():  # --until and the like
         print(f"{study.name}: not analysed, as the flags ask for a part only")
@@ -39,37 +39,37 @@ def summarise(study: Study) -> None:
 
 
 def print_study(name: str, runs: pd.DataFrame, verdict: Json, plan: Plan | None) -> None:
-    """Print a table of arms and differences, and the verdict. `runs` is the tidy table."""
-    # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would colour a pipe.
+    """Print a table of arms and their differences, then the answers as 03 opens with them. `runs`
+    is the tidy table."""
+    # Ask the output itself: with FORCE_COLOR, which kernels set, rich would colour a pipe.
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False, markup=False)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
     measures = [*main_measures(runs, plan), *measures_in("headline")]
     longest = max(map(len, runs["arm"]))
     measures = available_measures(measures, runs)[: max(1, (console.width - longest) // WIDTH)]
-    effects = by_setting(row for row in verdict["effects"] if row["measure"] in measures)
     contrasts = [row for row in verdict["contrasts"] if row["measure"] in measures]
     diverged = runs.loc[runs["status"] == "diverged", "arm"].value_counts()
     parts = [
-        means(runs, measures).rename({arm: f"{arm} ({n} diverged)" for arm, n in diverged.items()})
+        means(runs, measures).rename({arm: f"{arm} ({n} diverged)" for arm, n in diverged.items()}),
+        contrast_overview(pd.DataFrame(contrasts)),
     ]
-    parts += [contrast_overview(pd.DataFrame(rows)) for rows in (contrasts, effects)]
-    below = [row for row in effects if row["kind"] == "simple"]  # each below its effect
-    parts[-1] = parts[-1].rename({row["effect"]: row["setting"] for row in below})
     console.print(_table(parts, measures, console.width - WIDTH * len(measures)))
     level = f"{1 - (plan.alpha if plan else ALPHA):.0%}"
-    shown = f"Mean ± sd over seeds; then differences, seed by seed, with their {level} intervals"
-    shown += f"{EFFECTS if effects else ''}.\n{cautions(contrasts + effects, runs)}"
+    shown = f"Mean ± sd over seeds; then differences, seed by seed, with their {level} intervals."
+    if verdict["hypothesis_tests"]:  # without hypotheses, the answers end with the cautions
+        shown += f"\n{cautions(contrasts, runs)}"
     console.print(f"\n{shown.rstrip()}\n")
     because = "; ".join(verdict["exploratory_because"])
     claim = f"{verdict['standing']}: {because}" if because else verdict["standing"]
-    console.print(Markdown(f"**{claim}**\n\n{in_markdown(verdict)}"))
+    answers = answer_sentences(verdict, plan, runs, {seed: seed for seed in runs["seed"]})
+    console.print(Markdown(f"**{claim}**\n\n{answers}"))
     print()
 
 
 def print_places(study: Study) -> None:
-    """Print where the analysis, notebooks and numbers of a study's own runs are. A record that is
-    not theirs is not named."""
+    """Print where the analysis, notebooks and numbers of a study's own runs are. Leave out a record
+    that was made from other runs."""
     folder, record = study_folder(study.name), Record(study.name)
     if not result_file("03_analysis", study.name).is_file():
         return
@@ -85,18 +85,22 @@ def print_places(study: Study) -> None:
 
 
 def _wrapped(name: str, width: int) -> str:
-    """Wrap a name at spaces, and what is still longer after commas."""
-    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    lines = wrapper.wrap(name)
-    for i, line in enumerate(lines):
-        if len(line) > width:
-            lines[i] = wrapper.fill(line.replace(",", ", ")).replace(", ", ",")
-    return "\n".join(lines)
+    """Wrap a name at spaces; what is still too long after commas; and the rest anywhere. "−", "×"
+    and "at" start a line and never end one. Lines after the first are indented."""
+    name = re.sub(r"(?<!\S)(−|×|at) ", "\\1\xa0", name.replace(" - ", " − "))
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+    lines = [name]
+    for comma, wrapper.break_long_words in ((",", False), (", ", False), (",", True)):
+        lines = [
+            part.replace(", ", ",")
+            for line in lines
+            for part in (wrapper.wrap(line.replace(",", comma)) if len(line) > width else [line])
+        ]
+    return "\n".join(lines).replace("\xa0", " ")
 
 
 def _table(parts: list[pd.DataFrame], measures: list[str], width: int) -> Table:
-    """Return one table of several, one below another. Names longer than `width` are wrapped, never
-    cut."""
+    """Stack several tables into one. Names longer than `width` are wrapped, never cut."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column(overflow="fold")
     for name in measures:

@@ -73,6 +73,43 @@ def test_the_table_of_runs_is_sorted_filtered_and_survives_a_reload(page, addres
     expect(page.locator("h1").first).to_contain_text("example, ")
 
 
+def test_a_long_table_of_runs_is_shown_in_parts(page, address):
+    page.goto(f"{address}/index.html#most=5")
+    rows = page.locator("#table tbody tr:visible")
+    expect(rows).to_have_count(5)
+    page.get_by_label("Filter by seed").fill("3")
+    expect(rows).to_have_count(4)
+    assert page.locator("#more").is_hidden()
+    page.get_by_label("Filter by seed").fill("")
+    page.get_by_role("button", name="Show more (5 of 16 runs are shown)").click()
+    for _ in range(2):
+        expect(rows).to_have_count(16)
+        assert page.locator("#more").is_hidden()
+        page.reload()
+    page.set_viewport_size({"width": 390, "height": 800})
+    expect(rows).to_have_count(16)
+
+
+def test_a_run_that_trains_is_a_thin_line_that_no_mean_includes(page, address):
+    page.goto(f"{address}/example/curves.html")
+    lines = page.locator("#vis svg .mark-line path")
+    expect(lines).to_have_count(4)
+    page.evaluate("""() => {
+      const arm = study.arms["layernorm,tied=true"];
+      arm.training = ["0"];
+      arm.seeds[0].dev_loss = arm.seeds[0].dev_loss.map((y, i) => i < 3 ? y : null);
+      draw();
+    }""")
+    expect(lines).to_have_count(5)
+    expect(page.locator("#told")).to_contain_text("A thin line is a run that has not ended")
+    assert page.locator('#vis svg .mark-line path[stroke-width="1"]').count() == 1
+    for show in ("mean", "difference"):
+        found = page.evaluate(f"points({{ ...chosen(), show: '{show}' }})")
+        tied = [point for point in found if point["panel"].startswith("tied=true")]
+        assert {point["n"] for point in tied if "n" in point} == {3}
+        assert len([point for point in tied if point.get("seed") == "0"]) == 3
+
+
 def test_curves_are_paired_over_the_seeds_that_all_shown_arms_have(page, address):
     """One seed of an arm stops early, as one that diverged."""
     page.goto(f"{address}/example/curves.html#show=difference")

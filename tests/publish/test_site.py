@@ -20,7 +20,7 @@ from lib.config.paths import PAPERS
 from lib.config.plan import read_plan
 from lib.config.study import SCRATCH, Study
 from lib.publish import site
-from lib.publish.curves import curves_of
+from lib.publish.curves import STEPS_FILE, curves_of
 from lib.publish.site import notebook_html, read_study
 from lib.record.archive import RAW, Record
 from lib.results import STEP_FILE
@@ -71,6 +71,16 @@ UNDER_WAY = [
 ]
 
 
+def write_steps(run, last):
+    """Write the steps that a run has made so far. It was evaluated after the fourth."""
+    rows = [
+        {"step": step, "loss": 4 - step / 10, "tokens": 64 * step} for step in range(1, last + 1)
+    ]
+    points = [{"step": 4, "dev_loss": 3.5} if row["step"] == 4 else None for row in rows]
+    lines = (json.dumps(line) + "\n" for line in zip(rows, points, strict=True))
+    (run / STEPS_FILE).write_text("".join(lines), "utf-8")
+
+
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory):
     """A paper with the record of `example`, and in `runs/` a study of which one run has ended."""
@@ -82,6 +92,7 @@ def paper(tmp_path_factory):
         (runs / place).mkdir(parents=True)
         (runs / place / STEP_FILE).write_text(str(step), "utf-8")
         os.utime(runs / place / STEP_FILE, (time.time() - age,) * 2)
+    write_steps(runs / "mine/none/seed-3", 4)
     write(runs / "mine/none/seed-3/02_train.ipynb", new_markdown_cell("so far"))
     write(runs / "mine/center/seed-7/02_train.ipynb", status="failed", reason="<b> & c")
     done, record = runs / "mine/none/seed-7", Record("example", paper)
@@ -95,6 +106,7 @@ def paper(tmp_path_factory):
             (run / name).write_bytes(raw)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site, "RUNS", runs)
+        patch.setattr(site, "RECENT", 900.0)  # the tests may be slow
         patch.setattr(site, "load_study", lambda name: {"mine": OWN}.get(name))
         patch.setattr(site, "papers_named", lambda names: [paper])
         patch.setattr(site, "recorded_studies", lambda paper: ["example"])
@@ -211,12 +223,12 @@ def test_only_what_changed_is_rendered_again(own):
     assert "farther" in page.read_text("utf-8")
 
 
-def test_curves_are_read_again_only_if_a_result_changed(own, monkeypatch):
+def test_curves_are_read_again_only_if_a_result_changed_or_a_run_went_on(own, monkeypatch):
     read, place = [], site.RUNS / "mine/none/seed-7"
 
-    def count(ended, root):
-        read.append([*ended])
-        return curves_of(ended, root)
+    def count(runs, root):
+        read.append(root.name)
+        return curves_of(runs, root)
 
     monkeypatch.setattr(site, "curves_of", count)
     read_study(own, None, "mine")
@@ -224,8 +236,33 @@ def test_curves_are_read_again_only_if_a_result_changed(own, monkeypatch):
     result = json.loads((place / "result.json").read_bytes()) | {"setting": "another"}
     (place / "result.json").write_text(json.dumps(result), "utf-8")
     read_study(own, None, "mine")
-    assert read == [["none/seed-7"]]
+    assert read == ["mine"]
     assert on_page(own / "mine/curves.html")["arms"]["none"]["setting"] == "another"
+    write_steps(site.RUNS / "mine/none/seed-3", 6)
+    read_study(own, None, "mine")
+    assert read == ["mine", "mine"]
+    drawn = on_page(own / "mine/curves.html")
+    values = drawn["arms"]["none"]["seeds"]["3"]["loss"]
+    shown = [(step, y) for step, y in zip(drawn["steps"]["trace"], values, strict=True) if y]
+    assert shown[-1] == (6, 3.45)  # of steps 5 and 6: a block
+
+
+def test_a_run_that_trains_has_its_curve(own, tmp_path, monkeypatch):
+    """Also the first run of a study, even before its first evaluation."""
+    arm = on_page(own / "mine/curves.html")["arms"]["none"]
+    assert arm["training"] == ["3"]
+    assert arm["seeds"].keys() == {"7", "3"}
+    assert [y for y in arm["seeds"]["3"]["dev_loss"] if y] == [3.5]
+    monkeypatch.setattr(site, "RUNS", tmp_path)
+    (run := tmp_path / "mine/scale/seed-3").mkdir(parents=True)
+    (run / STEP_FILE).write_text("2", "utf-8")
+    assert read_study(tmp_path / "_site", None, "mine")["curves"] == ""
+    write_steps(run, 2)
+    page = read_study(tmp_path / "_site", None, "mine")["curves"]
+    drawn = on_page(tmp_path / "_site" / page)
+    assert drawn["steps"] == {"trace": [1, 2]}
+    assert drawn["arms"]["scale"]["seeds"] == {"3": {"loss": [3.9, 3.8]}}
+    assert (drawn["arms"]["scale"]["baseline"], next(iter(drawn["looks"]))) == ("none", "none")
 
 
 def test_all_is_made_again_after_an_edit_of_what_makes_it(own, monkeypatch):
@@ -286,9 +323,9 @@ def test_an_exploratory_study_tells_its_differences_in_the_loss_first():
     rows = [row("a", 1, 2, "perplexity"), row("a", 0.1, 0.3), row("b", -0.3, -0.1), row("c", -1, 1)]
     found = site.answers_of({"contrasts": rows}, None)
     assert [(each["answer"], each["claim"], each["colour"]) for each in found] == [
-        ("higher", "a − none", "costs"),
-        ("lower", "b − none", "helps"),
-        ("not told apart", "c − none", "neither"),
+        ("higher", "a − no layer", "costs"),
+        ("lower", "b − no layer", "helps"),
+        ("unclear", "c − no layer", "neither"),
     ]
     assert found[0]["estimate"] == "+0.2000 [+0.1000, +0.3000]"
     higher = site.answers_of({"contrasts": [row("a", 0.1, 0.3, "accuracy")]}, None)

@@ -1,4 +1,4 @@
-"""A run in training: in a sweep only its step is written; who looks sees its curve grow."""
+"""A run in training: its step and its curve are written; who looks sees the curve grow."""
 
 import time
 from types import SimpleNamespace
@@ -7,7 +7,8 @@ import pytest
 
 from lib.config.errors import HEADLESS
 from lib.figures.style import variant
-from lib.sweep.live import INTERVAL, SHARE, LiveCurve
+from lib.publish.curves import so_far
+from lib.sweep.live import INTERVAL, SHARE, STEPS_FILE, LiveCurve
 from tests.train.samples import train
 
 
@@ -67,6 +68,27 @@ def test_who_watches_is_warned_and_sees_the_whole_curve_at_the_end(curve, watche
     assert looks == [variant("layernorm"), variant("none")]
     assert (total, standing) == (12, "step 60 of 12")
     assert "gradient norm is 50, 50 times the usual at step 60" in warnings[0]
+
+
+def test_the_site_reads_the_curve_of_a_run_that_trains(curve):
+    def trained(rows, point=None):
+        with curve:
+            for each in rows:
+                curve(each, point)
+        return so_far(curve.folder)
+
+    assert so_far(curve.folder) == {}
+    tables = trained([row(1), row(2), row(3)])
+    assert tables.keys() == {"trace"}  # not evaluated yet
+    assert tables["trace"]["loss"].tolist() == [4.0, 2.0, 4 / 3]
+    tables = trained([row(3, loss=9.0), row(4)], {"step": 4, "dev_loss": 2.5})  # resumed at step 2
+    assert tables["trace"]["step"].tolist() == [1, 2, 3, 4]
+    assert tables["trace"]["loss"].tolist() == [4.0, 2.0, 9.0, 1.0]
+    assert tables["curve"]["dev_loss"].tolist() == [2.5]
+    with (curve.folder / STEPS_FILE).open("a", encoding="utf-8") as file:
+        file.write('[{"step": 5, "lo')  # killed as it wrote
+    assert so_far(curve.folder)["trace"]["step"].tolist() == [1, 2, 3, 4]
+    assert trained([row(1)])["trace"]["step"].tolist() == [1]  # by other code, from the beginning
 
 
 @pytest.mark.slow
