@@ -219,7 +219,8 @@ class Study(RunConfig):
         return list(self._arms.values())
 
     def arm(self, name: str) -> Arm:
-        """Return the arm called `name`. Raises ConfigError, with the nearest name, if none is."""
+        """Return the arm called `name`. Raises ConfigError, with the nearest name, if there is
+        none."""
         # A notebook may pass anything.
         if not isinstance(name, str) or name not in self._arms:
             raise ConfigError(f"arm: {suggest(name, self._arms)} in study '{self.name}'")
