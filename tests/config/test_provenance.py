@@ -73,13 +73,13 @@ HARMLESS = {
     "lib/config/__init__.py": "imports nothing",
     "lib/data/__init__.py": "imports nothing",
     "lib/train/__init__.py": "imports nothing",
-    "lib/config/contrasts.py": "names arms and levels, which stand in the result",
+    "lib/config/contrasts.py": "names arms and levels, which are in the result",
     "lib/config/environment.py": "sets variables; what may change bits is told",
     "lib/config/errors.py": "words messages",
     "lib/config/files.py": "reads and writes files whole",
-    "lib/config/provenance.py": "asks for keys and commit, which stand in the result",
+    "lib/config/provenance.py": "asks for keys and commit, which are in the result",
     "lib/config/paths.py": "finds files; the SHA-256 of every text stands in the result",
-    "lib/config/plan.py": "draws seeds and hashes the plan, which stand in the result",
+    "lib/config/plan.py": "draws seeds and hashes the plan, which are in the result",
     "lib/results.py": "says which fields files have, of a run that trains",
 }
 """What training imports and no train key is of, and why it decides neither weights nor curve."""
