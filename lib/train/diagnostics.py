@@ -35,8 +35,8 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     - embedding_cosine: mean cosine between token embeddings;
     - input_cosine: mean cosine between vectors at the input of block 1;
     - residual_norm_<k>: mean L2 norm of the residual stream after k blocks, k = 0 … n_layer. The
-      last one is the norm of the input of `ln_f`. With `backout`, that input no longer
-      includes block 1's input;
+      last one is the norm of the input of `ln_f`. With `backout`, that input no longer includes
+      block 1's input;
     - logit_max and logit_sd: the largest logit of a prediction, and the standard deviation of its
       logits, both as means over predictions;
     - norm_gain and norm_bias: means of gain and bias, if the embedding normalization has them.
@@ -103,9 +103,8 @@ def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
     each. Each forward pass takes `size` windows.
 
     If the cosine is near 1, both sets ask for the same step. If it is near 0, the gradients are
-    mostly noise. Unlike the length
-    of a gradient, the cosine can be compared between models with residual streams of different
-    scale.
+    mostly noise. Unlike the length of a gradient, the cosine can be compared between models with
+    residual streams of different scale.
     """
     first = _gradient(model, one, size)
     second = _gradient(model, other, size)

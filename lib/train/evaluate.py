@@ -187,8 +187,7 @@ class Measurement:
     with the same versions. Empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits; and stock_tasks if the study has
-    any."""
+    """tasks, temperatures, lengths, token_classes, logits; and stock_tasks if the study has any."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """Raw tables, for files next to the result. `lib.results` computes the measures from them."""
     suite_hash: str | None = None
@@ -310,8 +309,8 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
 
 def facts_of(arm: Arm, run: Trainer, measured: Measurement) -> Json:
     """Return the fields of a run's result, without its identity and files: how it trained, what was
-    measured, with which code, and on which machine. Raises UserError if the code that
-    measures was edited after it was imported."""
+    measured, with which code, and on which machine. Raises UserError if the code that measures was
+    edited after it was imported."""
     require_unedited(measure_files())
     executed = results.Execution(
         from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)

@@ -80,7 +80,7 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         cache = KVCache(shared)
 
         # 2) One row per context. The first context is the shortest. Read every context up to the
-        # length of the shortest, minus 1.
+        # length of the shortest, without the last id of the shortest.
         end = len(batch[0]) - 1
         if end > len(common):
             unread = [context[len(common) : end] for context in batch]
@@ -191,7 +191,8 @@ class TokenLM(CharacterLM):
 
 
 OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
-"""Kinds of tasks that can be asked. Other kinds generate texts, or score whole texts."""
+"""Kinds of tasks that a model can be evaluated on. Other kinds generate texts, or score whole
+texts."""
 
 
 @contextlib.contextmanager

@@ -106,8 +106,8 @@ def _cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Return the versions of all packages that compute numbers. The version of a
-    missing package is None (Kaggle's images lack lm_eval)."""
+    """Return the versions of all packages that compute numbers. The version of a missing package is
+    None (Kaggle's images lack lm_eval)."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
         versions[package] = None

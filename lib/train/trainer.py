@@ -163,8 +163,8 @@ class Trainer:
         # Model. Its weights are drawn on the CPU, so that they are the same on every device.
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
-        """SHA-256 of the initial weights without the embedding norm's. All arms of a seed have the
-        same."""
+        """SHA-256 of the initial weights without the embedding norm's. It is the same
+        in all arms of a seed."""
         self.model = model.to(self.device)
         if self.machine.activation_checkpointing:
             self.model.recompute_activations()
@@ -189,7 +189,7 @@ class Trainer:
         self.step = 0
         """Number of updates so far."""
         self.batches = ""
-        """SHA-256 chained over all batches so far. All arms of a seed have the same."""
+        """SHA-256 chained over all batches so far. It is the same in all arms of a seed."""
         self.diverged_at: int | None = None
         """The step with a loss or gradient that was not finite; or the last step, if the dev loss
         after it was not finite."""
