@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 03 · Analysis
-# What a study's runs show: first the answer, then the details. All runs need the same corpus,
-# budget and precision. Runs of one seed also need the same initial weights, batches, device and
-# versions. If a run is missing, or differs in one of these, an error names it.
+# What a study's runs show: first the answer, then the details. All runs must have the same corpus,
+# budget and precision. Runs of one seed must also have the same initial weights, batches, device
+# and versions. If a run is missing, or differs in one of these, an error names it.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -63,8 +63,8 @@ print(claim, stats.repetitions(config.result_file("01_data", design.name)), sep=
 # ## Details
 # In the figure above, red is worse, blue is better, and a hollow mark is undecided. `04_figures`
 # draws the other figures. Differences are paired: an arm minus its baseline, seed by seed, with the
-# same initial weights and batches. Intervals are *t* intervals, nominally 95 %, and not adjusted
-# for how many there are.
+# same initial weights and batches. Intervals are *t* intervals with a nominal level of 95 %. They
+# are not adjusted for the number of comparisons.
 
 # %%
 if verdict.answers:
@@ -129,7 +129,7 @@ stats.section(
 # ### What else the runs show
 # These tables go beyond the plan, so they are exploratory. A run with a higher loss than the bigram
 # model gains nothing from longer context. Doubt a difference if its sign changes when one seed or
-# one task is left out. A paper's own questions are in its own notebook.
+# one task is left out. Questions that only one paper asks are answered in that paper's notebook.
 
 # %%
 for name, table in verdict.beyond.items():

@@ -1,8 +1,8 @@
-"""The answer to a hypothesis in words: the finding and what it excludes, whether it holds without
-each seed, and whether a supported difference is large enough to matter.
+"""The answer to a hypothesis in words: the finding and what it excludes, whether it holds
+whichever seed is left out, and whether a supported difference is large enough to matter.
 
 `row` is a row of `lib.stats.hypotheses.hypothesis_tests`, or the same row from JSON. Exclusions are
-read from its interval: the plain one of level 1 - alpha.
+read from its 1 - alpha interval, which is not adjusted for the number of tests.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ FEW = 3
 
 
 def in_words(row: Row, plan: Plan) -> str:
-    """Return an answer in words, given its row of `hypothesis_tests`: the hypothesis and its claim,
-    the estimate and what its interval excludes, whether the answer holds without each seed, and the
-    plan's sentence for it."""
+    """Return an answer in words, given its row of `hypothesis_tests`. Say the hypothesis and its
+    claim, then the estimate and what its interval excludes. Then say whether the answer holds
+    whichever seed is left out, and add the plan's sentence for the answer."""
     measure = MEASURES[row["measure"]]
     n, found, excludes = row["n"], measure.estimate(row), exclusion(row, plan)
     is_tested = not np.isnan(row["p_holm"])
@@ -56,8 +56,9 @@ def in_words(row: Row, plan: Plan) -> str:
 
 
 def outcome(row: Row, plan: Plan) -> str:
-    """Return a hypothesis's answer in a few words, given its row of `hypothesis_tests`, with what
-    its interval excludes and whether it holds without each seed (older records do not say)."""
+    """Return a hypothesis's answer in a few words, given its row of `hypothesis_tests`. Add what
+    the interval excludes, and whether the answer holds whichever seed is left out. Older records do
+    not have the latter."""
     told = ": ".join(filter(None, [_by_its_plan(row, plan), exclusion(row, plan)]))
     if row["answer"] == "supported":
         told = f"supported{_smallness(row, plan)}"
@@ -68,9 +69,10 @@ def outcome(row: Row, plan: Plan) -> str:
 
 
 def exclusion(row: Row, plan: Plan) -> str:
-    """Return what a row's interval excludes, such as "a gain of 0.03 or more is excluded"; "" if
-    nothing. If a claim with a direction is refuted, only the claimed side is mentioned. The sizes
-    come from the plan: zero, bound or margin of the claim, and the smallest effect of interest."""
+    """Return what a row's interval excludes, such as "a gain of 0.03 or more is excluded", or "" if
+    it excludes nothing. If a claim with a direction is refuted, only the claimed side is mentioned.
+    The sizes come from the plan: zero, bound or margin of the claim, and the smallest effect of
+    interest."""
     h = plan.hypotheses[row["hypothesis"]]
     low, high = row["t_low"], row["t_high"]
     if pd.isna(low) or h.measure in JUDGED:  # a t interval for shares says nothing
@@ -105,7 +107,8 @@ def _directions(h: Hypothesis) -> tuple[str, str]:
 
 
 def _by_its_plan(row: Row, plan: Plan) -> str:
-    """Return an answer, plus "in its plan's words" if an older plan used the word otherwise."""
+    """Return an answer. Add "in its plan's words" if an older plan defined "refuted"
+    differently."""
     is_direction = plan.hypotheses[row["hypothesis"]].direction is not None
     is_older = row["answer"] == "refuted" and is_direction and not plan.small_effects
     return f"{row['answer']} in its plan's words" if is_older else str(row["answer"])
@@ -124,8 +127,8 @@ def _smallness(row: Row, plan: Plan) -> str:
 
 
 def without_a_seed(row: Row) -> str:
-    """Return in words whether an answer holds if any one seed is left out and all is tested
-    again."""
+    """Return in words whether an answer stays the same if the tests are repeated with one seed left
+    out, for each seed in turn."""
     needed = row["needed_seeds"]
     if not needed:
         return "holds without any one seed"

@@ -69,8 +69,8 @@ def shown_change(contrast: Row, hypotheses: list[Row], alpha: float) -> str:
     "worse", "negligible" if the difference is shown to be too small to matter, or "none". Return ""
     if there is no test.
 
-    The tests are the contrast's own test (its p, adjusted in its family) and those of `hypotheses`,
-    the answers about this arm and baseline.
+    One test is the contrast's own (its p, adjusted in its family). The others are tests of
+    hypotheses: `hypotheses` has the answers about this arm and baseline.
     """
     answers = [test for test in hypotheses if test["measure"] == contrast["measure"]]
     if contrast["p_holm"] < alpha or any(_shows_a_change(answer) for answer in answers):
@@ -89,8 +89,8 @@ def _shows_a_change(hypothesis: Row) -> bool:
         return not hypothesis["claim"].startswith("within")
     if hypothesis["answer"] != "refuted" or hypothesis["mean_delta"] == 0:
         return False
-    # If all deltas are equal, the interval is NaN. They are not 0 here, and an exact test can
-    # decide.
+    # If all deltas are equal, the interval is NaN. The deltas are not 0 here, and an exact test can
+    # still show a difference.
     return not hypothesis["t_low"] <= 0 <= hypothesis["t_high"]
 
 
@@ -151,7 +151,8 @@ def by_criteria(
 def _cost(contrasts: list[Row], limits: Mapping[str, float]) -> str:
     """Compare the cost of an arm in each measure with the limit of that measure. Return "beyond" if
     a mean cost is above its limit, and "within" if every interval is wholly below its limit.
-    Otherwise return "unclear", also if there are no measures or limits."""
+    Otherwise return "unclear". If there are no measures or no limits, the cost is also
+    "unclear"."""
     is_within = bool(contrasts)
     for row in contrasts:
         gain = MEASURES[row["measure"]].gain

@@ -31,7 +31,8 @@ def factor_effects(runs: pd.DataFrame, measures: list[str], alpha: float = ALPHA
     all settings of the other factors. An interaction is the difference of two such differences
     (Montgomery, Design and Analysis of Experiments, ch. 5). A simple effect is a main effect or an
     interaction in a single setting. Each is computed per seed, so anything that the runs of a seed
-    have in common cancels. A seed counts if all runs that the effect needs completed in it.
+    have in common cancels. A seed counts only if every run that the effect needs was completed
+    with this seed.
     """
     vocabularies = column_by_arm(runs, "vocabulary")
     budget = budgets(runs)
@@ -53,8 +54,9 @@ def changes_sign(estimates: Iterable[float | None]) -> bool:
     """Return whether an effect changes sign: its estimates in the settings of the other factors lie
     on both sides of zero. Settings without an estimate are ignored.
 
-    Intervals are ignored. So a mean over settings is never read as a finding if the estimates
-    disagree. The intervals of the settings show whether the disagreement may be chance.
+    Only the estimates count, not their intervals. So if the estimates disagree, a mean over
+    settings is never read as a finding, even if the disagreement may be chance. The intervals of
+    the settings show whether it may be.
     """
     values = np.array([*estimates], dtype=float)
     return bool((values < 0).any() and (values > 0).any())
@@ -63,9 +65,9 @@ def changes_sign(estimates: Iterable[float | None]) -> bool:
 def with_signs(effects: Iterable[Row]) -> list[Row]:
     """Return the rows of `factor_effects`, or of a verdict's `effects`, with more columns.
 
-    All rows get `changes_sign`: whether the simple effects of this effect and measure do. Rows of
-    simple effects also get `of`, the name of the effect that they belong to, and `setting`, such as
-    `at tied=true`.
+    All rows get `changes_sign`: whether the simple effects of this effect change sign in this
+    measure. Rows of simple effects also get `of`, the name of the effect that they belong to, and
+    `setting`, such as `at tied=true`.
     """
     rows = [dict(row) for row in effects]
     estimates = defaultdict(list)
@@ -73,7 +75,7 @@ def with_signs(effects: Iterable[Row]) -> list[Row]:
     for row in rows:
         if row["kind"] != "simple":
             effect = row["effect"]
-        elif row["effect"].startswith(f"{effect} at "):  # simple effects follow theirs
+        elif row["effect"].startswith(f"{effect} at "):  # an effect's simple effects follow it
             row["of"] = effect
             row["setting"] = row["effect"].removeprefix(f"{effect} ")
             estimates[effect, row["measure"]].append(row["mean_delta"])
@@ -83,8 +85,8 @@ def with_signs(effects: Iterable[Row]) -> list[Row]:
 
 
 def by_setting(effects: Iterable[Row]) -> list[Row]:
-    """Return the effects to show, with the columns of `with_signs`: main effects and interactions,
-    and the simple effects of those that change sign in any measure."""
+    """Return the effects to show, with the columns of `with_signs`. These are all main effects and
+    interactions. If one of them changes sign in any measure, its simple effects are also shown."""
     rows = with_signs(effects)
     changing = {row["effect"] for row in rows if row["changes_sign"]}
     return [row for row in rows if row["kind"] != "simple" or row.get("of") in changing]

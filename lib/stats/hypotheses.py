@@ -3,8 +3,9 @@
 A claim with a direction is tested two-sided against its bound. It is supported if its side of the
 bound is shown, and refuted if the other side is shown. If neither is shown, the difference may be
 shown to be smaller than the smallest effect of interest: then it is negligible. Otherwise it is
-undecided. In older plans, without `small_effects`, a smaller difference refutes the claim. p values
-are adjusted by Holm's method within a family.
+undecided. In older plans, without `small_effects`, a difference that is shown to be smaller than
+the smallest effect of interest refutes the claim instead. p values are adjusted by Holm's method
+within a family.
 """
 
 from collections.abc import Iterator, Sequence
@@ -140,15 +141,15 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
 
     - about the claim: `hypothesis` (its name), says, claim, arm, baseline, measure, family, test;
     - about the estimate: n, mean_delta, t_low, t_high, t_p, sd_delta;
-    - of tests: p (of the test that it is true), `refuted_p` (that it is false) and `negligible_p`
-      (that the difference is smaller than the smallest effect of interest). `p_holm`, `refuted_p`
-      and `negligible_p` are adjusted in the family; `alpha` is the level of one test if all others
-      of its family fail;
+    - about the tests: p (small if the claim is shown to be true), `refuted_p` (small if it is shown
+      to be false), and `negligible_p` (small if the difference is shown to be smaller than the
+      smallest effect of interest). `p_holm`, `refuted_p` and `negligible_p` are adjusted in the
+      family. `alpha` is the level of one test if no other test of its family is significant;
     - `changes_sign`: whether the difference is a mean over settings of the other factors, and
       changes sign among them. If so, `settings` maps each setting to its t test; else it is {};
     - `answer` (supported, refuted, negligible or undecided), the plan's `sentence` for it, and the
       number of `seeds` that would decide an undecided one;
-    - `needed_seeds`: the answer changes if one of these seeds is left out.
+    - `needed_seeds`: the seeds that change the answer if one of them is left out.
     """
     asked = [*_asked(runs, plan)]
     if not asked:
@@ -171,7 +172,7 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
 
 
 def _asked(runs: pd.DataFrame, plan: Plan) -> Iterator[_Asked]:
-    """Yield the hypotheses that a study can answer: it has their arms and their measure."""
+    """Yield the hypotheses that a study can answer, because it has their arms and their measure."""
     variants = column_by_arm(runs, "variant")
     levels = column_by_arm(runs, "levels")
     vocabularies = column_by_arm(runs, "vocabulary")
@@ -242,7 +243,7 @@ def _tested(
     family = table["family"]
     for kind, adjusted in (("p", "p_holm"), ("refuted_p", "refuted_p")):
         tested = table[kind].where(~np.array(has_one), either)
-        # On the other side p is 1.
+        # For the other of the two answers, p is 1. The maximum keeps it at 1.
         table[adjusted] = np.maximum(table[kind], tested.groupby(family).transform(holm))
     table["negligible_p"] = table.groupby(family)["negligible_p"].transform(holm)
     is_shown = [table[name] < plan.alpha for name in ("p_holm", "refuted_p", "negligible_p")]
@@ -251,8 +252,9 @@ def _tested(
 
 
 def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
-    """Return the two one-sided sign-flip tests, above and below a bound, of deltas (n,). Under sign
-    flips the mean is symmetric. So a one-sided p is half the two-sided p, or 1 minus that half."""
+    """Return the two one-sided sign-flip tests, above and below a bound, of deltas (n,). If signs
+    are flipped at random, the distribution of the mean is symmetric about zero. So a one-sided p is
+    half of the two-sided p, or 1 minus half of it."""
 
     def p(sign: int, bound: float) -> float:
         moved = deltas - bound

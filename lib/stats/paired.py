@@ -2,8 +2,8 @@
 
 A contrast is arm - baseline in one measure, seed by seed. Its primary test is the paired t test:
 with few seeds, only the t interval keeps its coverage, if the deltas are normal. The bootstrap and
-the sign-flip test are also computed. The sign-flip test only assumes that the deltas are symmetric;
-it comes with the smallest p that so few seeds can give.
+the sign-flip test are also computed. The sign-flip test only assumes that the deltas are symmetric.
+We report it with the smallest p that this number of seeds can give.
 
 Functions that draw random numbers take a `numpy.random.Generator`. The same state gives the same
 answer. The order of the seeds never matters.
@@ -118,8 +118,8 @@ def paired_contrast(
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
     `d_z` is the mean of the deltas divided by their sd (Lakens 2013). `margin` is the largest
-    difference that does not matter. `tost_p` is the p of the test that the true difference is
-    smaller; without a margin it is NaN.
+    difference that does not matter. A small `tost_p` shows that the true difference is smaller
+    than the margin; without a margin it is NaN.
 
     Values that cannot be computed are NaN:
 
@@ -171,7 +171,7 @@ def weighted_deltas(values: pd.DataFrame, weights: Mapping[str, float]) -> Float
 
 def paired_deltas(baseline: Floats, arm: Floats) -> Floats:
     """Return arm - baseline (seeds,), sorted, and rounded to 12 significant digits of the largest
-    value. So 0.3 - 0.2 and 0.2 - 0.1 are ties as on paper, although they differ as floats."""
+    value. So 0.3 - 0.2 and 0.2 - 0.1 are equal, although they differ as floats."""
     largest = max(np.abs(baseline).max(initial=0), np.abs(arm).max(initial=0))
     digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
     return np.sort(np.round(arm - baseline, digits))
@@ -183,7 +183,7 @@ def _mean(values: Floats) -> float:
 
 def sd_of(values: Floats) -> float:
     """Return the standard deviation (n - 1); NaN if n < 2. For equal values it is exactly 0. `std`
-    may miss that, because it rounds their mean."""
+    may return a little more than 0, because it rounds their mean."""
     if len(values) < 2:
         return np.nan
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
@@ -217,8 +217,9 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
     """Return the two ends of the 1 - alpha percentile interval for the mean of sorted deltas (n,),
     and its p, from `RESAMPLES` resamples (Efron & Tibshirani 1993, section 13.3 and chapter 16).
 
-    p is twice the share of resampled means on the other side of zero; the sample itself counts as
-    one of them. So p agrees with the interval.
+    p is twice the share of resampled means that are at most 0, or twice the share that are at least
+    0, whichever is smaller. The sample itself is counted in that share. So p agrees with the
+    interval.
 
     With few seeds, the interval is too narrow and p is too small: for five normal deltas, 95 %
     intervals contain the mean 84 % of the time. If n < 2, all three are NaN. If all deltas are
@@ -244,7 +245,7 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
 
 def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
     """Test whether the mean of sorted deltas (n,) is 0, two-sided, by flipping their signs (Fisher
-    1935, § 21). Return p, and the smallest p that so many seeds can give.
+    1935, § 21). Return p, and the smallest p that this number of seeds can give.
 
     p is the share of sign patterns with a mean at least as far from 0 as the observed mean. Up to
     n = 13, all 2^n patterns are enumerated; so the smallest p is 2 / 2^m if m deltas are not zero.
@@ -258,7 +259,8 @@ def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
 
     def statistic(flipped: Floats, axis: int) -> Floats:
         """Return the sum as a share of the largest possible sum. It is rounded, so that sums that
-        are equal on paper are ties. (A tie counts as being as far from 0.)"""
+        would be equal without rounding errors are equal here. (A sum that equals the observed sum
+        counts as at least as far from 0.)"""
         return np.asarray(np.round(flipped.sum(axis=axis) / total, 9))
 
     test = scipy.stats.permutation_test(

@@ -1,7 +1,7 @@
-"""The power of a number of seeds, for a paired t test and for a plan's hypotheses. Also the p
-values that decide the answers to hypotheses.
+"""The power of a paired t test, and of a plan's hypotheses, with a given number of seeds. Also the
+p values that decide the answers to hypotheses.
 
-A hypothesis claims in which range the mean difference of two arms lies. A direction is tested
+A hypothesis claims that the mean difference of two arms lies in some range. A direction is tested
 two-sided, so that its answer agrees with the t interval. An equivalence is tested by two one-sided
 tests (Schuirmann 1987).
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy  # loads its submodules when they are used; that takes a second, and few commands do
+import scipy  # loads a submodule at its first use: that takes a second, and few commands need it
 from numpy.typing import ArrayLike
 
 from lib.config.contrasts import arm_weights
@@ -24,7 +24,8 @@ from lib.stats.runs import by_seed, column_by_arm, own_baselines, sides
 MAX_SEEDS = 1024
 """The largest number of seeds that a search tries."""
 DRAWS = 4000
-"""Number of studies to simulate for a power. Its standard error is then below 0.008."""
+"""Number of studies to simulate when a power is estimated. The standard error of the power is then
+below 0.008."""
 
 OneSided = Callable[[float], Any]
 """Bound → p of the one-sided test that the mean lies above it (or below it)."""
@@ -34,8 +35,8 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
     """Return the probability that n seeds give a two-sided p ≤ alpha if the true effect is `d_z`,
     the mean of the deltas divided by their standard deviation (Cohen 1988, ch. 2).
 
-    We use the upper tail of -d_z. statsmodels uses scipy's lower tail of the noncentral t: for n
-    from 2 to 4 that is NaN, and statsmodels then solves for a wrong effect.
+    We use the upper tail of -d_z, because scipy's lower tail of the noncentral t is NaN for n from
+    2 to 4. statsmodels uses that lower tail, and then solves for a wrong effect.
     """
     critical = scipy.stats.t.isf(alpha / 2, n - 1)
     noncentrality = d_z * n**0.5
@@ -54,7 +55,8 @@ def minimum_detectable_effect(
     """
     if n < 2 or not sd > 0:
         return np.nan
-    # The root is below `upper`: a noncentrality of more than ten critical values has power 1.
+    # The effect that we look for is below `upper`. At `upper`, the noncentrality is more than ten
+    # critical values, and the power is 1.
     critical = scipy.stats.t.isf(alpha / 2, n - 1)
     upper = 10 * (critical + 3) / n**0.5
     root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
@@ -62,12 +64,14 @@ def minimum_detectable_effect(
 
 
 def p_values(h: Hypothesis, plan: Plan, above: OneSided, below: OneSided) -> tuple[Any, Any, Any]:
-    """Return three p, of the tests that a hypothesis is true, that it is false, and that the
-    difference is smaller than the smallest effect of interest. If the hypothesis cannot get one of
-    these answers, its p is 1.
+    """Return three p values. The first is small if the hypothesis is shown to be true, the second
+    if it is shown to be false. The third is small if the difference is shown to be smaller than the
+    smallest effect of interest. If the hypothesis cannot get one of these answers, the p of that
+    answer is 1.
 
     `above` and `below` are one-sided tests of the data. In older plans, without `small_effects`, a
-    hypothesis is false if the difference is shown to be smaller.
+    hypothesis is also false if the difference is shown to be smaller than the smallest effect of
+    interest.
     """
     bound, smallest = h.beyond, plan.smallest_of(h)
     never = np.ones_like(above(0.0))
@@ -177,7 +181,7 @@ def expected_power(
 
     The assumed difference is `effect`. Without an `effect`, it is 0 for an equivalence, and for a
     direction it is the bound plus the smallest effect of interest. Every test gets an equal share
-    of alpha, as if all other tests of its family failed.
+    of alpha, as if no other test of its family were significant.
     """
     rows = []
     family_size = Counter(h.family for h in plan.bound.values())
@@ -237,18 +241,19 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
 
 
 def independent(h: Hypothesis, weights: Mapping[str, float]) -> float:
-    """Return the sd of a hypothesis's difference as a multiple of the sd of the difference of two
-    arms, if all arms were independent with the same sd. It is below 1 for the mean of several
-    pairs, and above 1 for an interaction. `weights` are the weights of the hypothesis's arms. With
-    {}, each of its pairs counts as two arms."""
-    # The variance of a weighted sum is the sum of squared weights; that of two arms is 2.
+    """Return the ratio of two sds: that of a hypothesis's difference, and that of the difference of
+    two arms. All arms are assumed to be independent and to have the same sd. The ratio is below 1
+    for the mean of several pairs, and above 1 for an interaction. `weights` are the weights of the
+    hypothesis's arms. If `weights` is {}, each pair of the hypothesis counts as two arms."""
+    # If each arm has variance 1, a weighted sum has the sum of the squared weights as its variance,
+    # and the difference of two arms has variance 2.
     squares = sum(weight**2 for weight in weights.values()) or 2 * len(h.pairs)
     return float((squares / 2) ** 0.5)
 
 
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
-    """Yield a sentence for each exact test of a plan that `n` seeds cannot pass at its level, with
-    the number of seeds that can."""
+    """Yield a sentence for each exact test of a plan that cannot be significant with `n` seeds. The
+    sentence names the number of seeds that would be enough."""
     family_size = Counter(h.family for h in plan.bound.values())
     m_of = {name: family_size[h.family] for name, h in plan.bound.items() if is_exact(h)}
     for name, family in plan.families.items():

@@ -1,4 +1,5 @@
-"""Robustness of a result: without one seed, without one task, and for each task alone."""
+"""Robustness of a result: with one seed left out, with one task left out, and for each task
+alone."""
 
 from collections.abc import Hashable, Mapping
 
@@ -17,11 +18,11 @@ FEW_SHOT = "macro_accuracy_few_shot"
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     """Repeat contrasts (rows with arm, baseline and measure) with each seed left out in turn.
 
-    Return a row per contrast that at least three seeds completed: arm, baseline, measure, n,
-    mean_delta, the `lowest` and `highest` mean without a seed, `sign_changes` (whether any of these
-    means has another sign than mean_delta), and `largest_p`, the largest t_p without a seed. If the
-    contrasts are a family of tests, p is adjusted by Holm's method over the family without the same
-    seed.
+    Return a row per contrast, if at least three seeds completed in both arms: arm, baseline,
+    measure, n, mean_delta, the `lowest` and `highest` mean with one seed left out, `sign_changes`
+    (whether the sign of any of these means differs from that of mean_delta), and `largest_p`, the
+    largest t_p with one seed left out. If the contrasts are a family of tests, p is adjusted by
+    Holm's method over the family; the same seed is left out of all its tests.
     """
     values = {measure: by_seed(runs, measure) for measure in contrasts["measure"].unique()}
     rows = []
@@ -62,7 +63,7 @@ def leave_one_task_out(
     """Repeat contrasts (rows with arm, baseline and measure) in a macro accuracy with each task
     left out in turn. `items` are the answers of all runs, with columns arm and seed.
 
-    Return a row per contrast with at least two tasks that both arms were asked: arm, baseline,
+    Return a row per contrast, if both arms were evaluated on at least two tasks: arm, baseline,
     measure, n, mean_delta, lowest, highest and sign_changes as in `leave_one_out`; `tasks`, the
     number of tasks; `task`, the task that moves the mean most if it is left out; and `without`, the
     mean without that task, with its t interval and p.
@@ -82,7 +83,8 @@ def leave_one_task_out(
             continue
         of_measure = accuracy[row["measure"]]
         deltas = of_measure.loc[row["arm"]] - of_measure.loc[row["baseline"]]  # (seeds, tasks)
-        # Leave out seeds that one of the arms did not complete, then tasks that one was not asked.
+        # Leave out seeds that were not completed in one of the arms. Then leave out tasks that one
+        # of the arms was not evaluated on.
         deltas = deltas.dropna(how="all").dropna(axis=1)
         if deltas.size and deltas.shape[1] > 1:
             without = {t: t_test(deltas.drop(columns=t).mean(axis=1), alpha) for t in deltas}

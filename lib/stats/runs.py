@@ -31,7 +31,7 @@ class ResultError(UserError):
 def collect(study: Study) -> list[RunResult]:
     """Read all runs of a study from `runs/`, arm by arm in the study's order, and check them.
 
-    Raises ResultError if runs are missing, naming each, and whatever `check` raises.
+    Raises ResultError if runs are missing; the message names each. Also raises what `check` raises.
     """
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
@@ -80,10 +80,11 @@ MOST_NAMED = 8
 def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared.
 
-    All runs must have the study's hash. Runs on the same text must have the same hash of it. Each
-    level of `code` must have one code. Runs of one seed must have the same initial weights and
-    batches, and machines that round in the same way. If the parameters of arms ask for the same
-    budget, they must have had the same steps, tokens and batches.
+    All runs must have the study's hash. Runs on the same text must have the same hash of it. All
+    runs with the same level of `code` must have been made by the same code. Runs of one seed must
+    have the same initial weights and batches, and machines that round in the same way. If the
+    parameters of arms ask for the same budget, they must have had the same steps, tokens and
+    batches.
 
     Raises UserError for runs that were made under another plan.
     """
@@ -114,7 +115,8 @@ def check(study: Study, runs: list[RunResult]) -> None:
 
 
 def _require_own_parameters(study: Study, run: RunResult) -> None:
-    """Raise ResultError if a run was made with other parameters than its arm has in the study."""
+    """Raise ResultError if a run's parameters differ from the parameters of its arm in the
+    study."""
     expected = study.arm(run.arm).config.model_dump()
     found = recorded_config(run.config).model_dump(exclude={"machine"})
     differing = [
@@ -204,7 +206,8 @@ def _tokenizer_sha256(run: RunResult) -> Any:
 
 
 def code_of(run: RunResult) -> tuple[str, str]:
-    """Return the code that trained a run and the code that measured it, by their keys."""
+    """Return the code that trained a run and the code that measured it, each by its short
+    hash."""
     trained = run.provenance["trained"]["training_digest"]
     measured = run.provenance["executed"]["measuring_digest"]
     return f"trained by {trained[:12]}", f"measured by {measured[:12]}"
@@ -325,19 +328,21 @@ def budgets(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def budget_factors(budget: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]) -> str:
     """Return the factors that give the two sides of a difference (see `sides`) different budgets.
 
-    `budget` comes from `budgets`. If no such factor differs, the budgets were equal: `check` made
+    `budget` comes from `budgets`. If no such field differs, the budgets were equal: `check` made
     sure of that.
     """
 
     def differs(value_of: Mapping[str, Any]) -> bool:
-        """Return whether the sides differ. If both have a value equally often, its weight is 0."""
+        """Return whether the sides differ. The weights of a value sum to 0 if it has the same
+        weight on both sides."""
         total: dict[Any, float] = defaultdict(float)
         for arm, weight in weights.items():
             total[value_of[arm]] += weight
         return any(abs(weight) > 1e-9 for weight in total.values())
 
     tokens = {arm: math.prod(budget[field][arm] for field in _TOKENS) for arm in weights}
-    # Twice as many steps with half the batch are as many tokens, so the budget is the same.
+    # Twice as many steps with half the batch size give the same number of tokens, so the budget is
+    # the same.
     fields = BUDGET if differs(tokens) else _NOT_TOKENS
     return ", ".join(field for field in fields if differs(budget[field]))
 

@@ -105,9 +105,10 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd
     arm starts high: its mean first loss is more than `rule.start` nats above ln V, the loss of a
     uniform guess.
 
-    `harmful` is 1 if a run diverged, or if its plateau is longer than the plan's longest and its
-    final loss exceeds the median of its arm by more than the smallest effect of interest. It is 0
-    otherwise, and NaN if the plan has no such effect for the loss.
+    `harmful` is 1 if a run diverged. It is also 1 if the plateau is longer than the plan allows
+    (`rule.plateau.longest`), and the final loss also exceeds the median of the arm by more than the
+    smallest effect of interest. Otherwise it is 0. It is NaN if the plan has no smallest effect of
+    interest for the loss.
     """
     rule = rule_of(plan)
     losses = trace.groupby(["arm", "seed"])["loss"]
@@ -154,10 +155,10 @@ def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
 def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """Return one row per arm, from the tidy table and that of `judge_runs`.
 
-    Columns: arm, variant, setting; n, `judged` and `unstable`, the numbers of runs, of judged runs
-    and of unstable runs; `share`, the share of unstable runs among judged runs, with its exact
-    1 - alpha interval (low, high); `transient_runs` and so on, the number of runs of each kind;
-    median and largest severity (nats); median and longest plateau (steps).
+    Columns: arm, variant, setting; n, `judged` and `unstable` (how many runs there are, how many of
+    them are judged, and how many are unstable); `share`, the share of unstable runs among judged
+    runs, with its exact 1 - alpha interval (low, high); `transient_runs` and so on, the number of
+    runs of each kind; median and largest severity (nats); median and longest plateau (steps).
     """
     kinds = ("transient", "collapsed", "untrained", "diverged", "harmful")
     known = [kind for kind in kinds if stability[kind].notna().all()]
@@ -185,7 +186,7 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
 
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     """Return warnings about a run in training, from its steps so far (columns step, loss and
-    grad_norm). There is at most one warning of each kind, about the first such step:
+    grad_norm). There is at most one warning of each kind, about the first step at which it applies:
 
     - `finite`: the loss or the gradient is not finite;
     - `rise`: the loss is further above its minimum so far than the rule allows (if the plan has no

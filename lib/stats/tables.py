@@ -69,8 +69,8 @@ def mean_and_sd(values: pd.Series, digits: int) -> str:
 
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
     """Write a table's numbers with `digits` decimals, and its missing values as n/a. The first
-    column becomes the index. If the table is None (a diverged run lacks some), return an empty
-    table."""
+    column becomes the index. If `table` is None, return an empty table. (A diverged run lacks
+    some tables.)"""
     if table is None or table.empty:
         return pd.DataFrame()
 
@@ -130,7 +130,8 @@ def result_table(result: RunResult) -> pd.DataFrame:
 
 def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
     """Write mean ± sd (n - 1) over completed runs, with arms as rows and measures as columns.
-    Diverged runs are counted but not averaged, except in shares of runs: there each counts as 1."""
+    Diverged runs are counted but not averaged. Only in shares of runs, such as the share of
+    unstable runs, does a diverged run count: as 1."""
     rows = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         completed = of_arm[of_arm["status"] == "completed"]
@@ -214,10 +215,10 @@ def statistics(contrasts: pd.DataFrame, measures: Iterable[str]) -> list[pd.Data
 
 
 def cautions(rows: Iterable[Row], runs: pd.DataFrame | None = None) -> str:
-    """Write cautions about contrasts or effects, a line each: how many unadjusted intervals there
-    are, if an effect changes sign, and if there are only one or two seeds. With `runs`, also write
-    which arms ended with equal weights, if learning rates were not tuned for each optimizer, and
-    which measures are not compared."""
+    """Write cautions about contrasts or effects, a line each. Say how many unadjusted intervals
+    there are. Warn if an effect changes sign, or if there are only one or two seeds. With `runs`,
+    also name the arms that ended with equal weights and the measures that are not compared, and
+    warn if learning rates were not tuned for each optimizer."""
     rows = [row for row in rows if not pd.isna(row["mean_delta"])]
     shown = [row for row in rows if not row.get("changes_sign")]
     n_intervals = sum(not pd.isna(row["t_low"]) for row in shown)
@@ -258,8 +259,9 @@ def equal_at_the_end(runs: pd.DataFrame) -> str:
 
 
 def untuned(runs: pd.DataFrame) -> str:
-    """Warn if an optimizer was run at a single learning rate that another optimizer also had; "" if
-    not. Muon's own rate is `muon_learning_rate_ratio` times the learning rate."""
+    """Return a warning if an optimizer was run at only one learning rate, and another optimizer was
+    also run at that rate; else "". Muon's own rate is `muon_learning_rate_ratio` times the learning
+    rate."""
     optimizer, rate = runs["training.optimizer"], runs["training.learning_rate"]
     ratio = runs["training.muon_learning_rate_ratio"].astype(float)  # None in old runs
     rate = rate.where(optimizer != "muon", rate * ratio)

@@ -29,7 +29,7 @@ class Verdict:
 
     claim: ClaimStatus
     runs: pd.DataFrame
-    """The tidy table, with stability judged."""
+    """The tidy table, with the stability of each run."""
     answers: dict[str, dict[str, str]]
     """Hypothesis → `answer` (supported, refuted, negligible, undecided) and `reason`, in words."""
     decisions: list[dict[str, str]]

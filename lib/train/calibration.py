@@ -20,7 +20,8 @@ ToLogits = Callable[[Tensor, Tensor], Iterable[tuple[Tensor, Tensor]]]
 rows at a time."""
 Rows = list[tuple[Tensor, Tensor]]
 """For each batch, inputs of the output projection (N, C) and targets (N,). Logits are computed
-again whenever they are needed: with 50,000 tokens, the logits of all batches take gigabytes."""
+again whenever they are needed: with a vocabulary of 50,000 tokens, the logits of all batches take
+gigabytes."""
 N_BINS = 15
 """Number of bins, as in Guo et al. 2017 (arXiv 1706.04599)."""
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
@@ -53,15 +54,16 @@ def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
 def temper(
     to_logits: ToLogits, rows: Rows, temperatures: Iterable[float]
 ) -> dict[float, NDArray[np.float64]]:
-    """Return temperature → array (2, n). It has for each prediction the log-likelihood of the right
-    symbol, and the confidence: the probability of the likeliest symbol."""
+    """Return a function that maps a temperature to an array (2, n). For each prediction, the array
+    has the log-likelihood of the right symbol, and the confidence: the probability of the likeliest
+    symbol."""
     found: dict[float, list[Tensor]] = {temperature: [] for temperature in temperatures}
     for hidden, targets in rows:
         for logits, target in to_logits(hidden, targets):
             shifted = logits - logits.amax(dim=-1, keepdim=True)  # (n, V); the largest is 0
             right = shifted.gather(1, target[:, None])[:, 0].double()  # (n,)
             for temperature, parts in found.items():
-                # The denominator of the softmax, (n,). Its largest numerator is exp(0) = 1.
+                # The denominator of the softmax, (n,). The largest numerator is exp(0) = 1.
                 total = (shifted / temperature).exp().sum(dim=-1, dtype=torch.float64)
                 parts.append(torch.stack([right / temperature - total.log(), 1 / total]))
     return {
@@ -136,7 +138,8 @@ def calibrate(
         if n_of_dev > 0:
             dev.append((hidden[:n_of_dev], targets[:n_of_dev]))
         if n_of_dev < len(targets):
-            # Keep a batch whole if it has predictions from both. Those from dev are dropped below.
+            # Keep a batch whole if it has predictions from dev and from test. Those from dev are
+            # dropped below.
             test.append((hidden, targets))
         n_before += len(targets)
 

@@ -24,8 +24,8 @@ from lib.train.model import GPT, weights_digest
 
 
 def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
-    """Return the folder of a run's checkpoints. Other code or other parameters have another folder,
-    so that no run resumes from weights that were trained in another way."""
+    """Return the folder of a run's checkpoints. If the code or the parameters differ, the
+    folder differs. So no run resumes from weights that were trained in another way."""
     return folder / "checkpoints" / provenance.identity[:16]
 
 

@@ -35,7 +35,8 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     - embedding_cosine: mean cosine between token embeddings;
     - input_cosine: mean cosine between vectors at the input of block 1;
     - residual_norm_<k>: mean L2 norm of the residual stream after k blocks, k = 0 … n_layer. The
-      last one is the norm of the input of `ln_f`. With `backout`, that is without block 1's input;
+      last one is the norm of the input of `ln_f`. With `backout`, that input no longer includes
+      block 1's input;
     - logit_max and logit_sd: the largest logit of a prediction, and the standard deviation of its
       logits, both as means over predictions;
     - norm_gain and norm_bias: means of gain and bias, if the embedding normalization has them.
@@ -101,9 +102,9 @@ def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
     """Return the cosine between the gradients of the mean loss on two sets of windows, (n, T + 1)
     each. Each forward pass takes `size` windows.
 
-    Near 1, both sets ask for the same step. Near 0, gradients are mostly noise. Unlike the length
-    of a gradient, the cosine can be compared between models with residual streams of different
-    scale.
+    If the cosine is near 1, both sets ask for the same step. If it is near 0, the gradients are
+    mostly noise. Unlike the length of a gradient, the cosine can be compared between models with
+    residual streams of different scale.
     """
     first = _gradient(model, one, size)
     second = _gradient(model, other, size)
@@ -137,8 +138,8 @@ def parameter_group(name: str) -> str:
 
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return the mean of AdamW's second moments in each `parameter_group`, as
-    `second_moment_<group>`. Leave out groups without second moments: before the first update these
-    are all groups; with Muon, the groups with one of its matrices."""
+    `second_moment_<group>`. Leave out groups without second moments. Before the first update, no
+    group has any. With Muon, a group that includes a matrix that Muon updates is left out."""
     by_group: dict[str, list[Any]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})

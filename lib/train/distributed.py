@@ -23,17 +23,17 @@ STEP = "\x1estep "
 trace and its point of the curve. `STEP` begins with ASCII's record separator."""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
-"""Function to call for every step, with its row of the trace, and its point of the dev curve or
-None. It draws the growing curve during training. Several calls come at once, after the host has
-read the device's notes."""
+"""Function to call for every step. The first argument is the step's row of the trace. The second
+argument is its point of the dev curve, or None if it has none. The function draws the growing curve
+during training. It is called for several steps at once, after the host has read their notes."""
 
 
 def launch(config: RunConfig, folder: Path, report: Report) -> None:
     """Train a run to its end in several processes, or resume it from its last checkpoint. The final
     weights are then in the last checkpoint.
 
-    If one process dies, torchrun ends the others. If this process ends, they end as well, because
-    they can no longer write to its pipe.
+    If one process dies, torchrun ends the others. If this process ends, all of them end as well,
+    because they can no longer write to the pipe that it reads.
 
     Raises UserError if a process ends before training does.
     """

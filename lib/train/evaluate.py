@@ -1,7 +1,8 @@
 """Measure a trained model: all numbers that 02_train shows and writes to `result.json`.
 
 One pass over the held-out text scores every character: loss, accuracy, Brier score, calibration,
-norms and logits. Then the LM-Eval harness asks its tasks. Start reading at `measure`.
+norms and logits. Then the LM-Eval harness evaluates the model on its tasks. Start reading at
+`measure`.
 """
 
 import time
@@ -39,8 +40,8 @@ SAMPLED_PREDICTIONS = 512
 
 
 def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Score predictions: logits (n, V) and right symbols (n,) → columns, (n,) each. The raw file
-    `windows` of a run has sums of these columns.
+    """Score predictions, given their logits (n, V) and the right symbols (n,). Return columns, (n,)
+    each. The raw file `windows` of a run has sums of these columns.
 
     - nll: negative log-likelihood of the right symbol, in nats;
     - correct: whether the right symbol is the most likely one;
@@ -121,7 +122,7 @@ def loss_by_position(scores: pd.DataFrame, block_size: int) -> pd.DataFrame:
 
 
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Return the loss (in nats) of a model that reads only 16, 32, 64, … characters. It is the mean
+    """Return the loss (in nats) with contexts of at most 16, 32, 64, … characters. It is the mean
     over the first 16, 32, 64, … positions of all windows."""
     full = len(by_position)
     lengths = [2**k for k in range(4, 31) if 2**k < full] + [full]
@@ -182,15 +183,15 @@ class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
 
     measures: dict[str, float | None] = field(default_factory=dict)
-    """Equal to the bit on the same machine with the same versions. Empty for a diverged run."""
+    """The measures of a run. They are equal to the bit if the run is repeated on the same machine
+    with the same versions. Empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits; and stock_tasks if the study asks
-    any."""
+    """tasks, temperatures, lengths, token_classes, logits; and stock_tasks if the study has any."""
     raw: dict[str, pd.DataFrame] = field(default_factory=dict)
     """Raw tables, for files next to the result. `lib.results` computes the measures from them."""
     suite_hash: str | None = None
-    """Hash of the suite that was asked; None if none was."""
+    """Hash of the suite that the model was evaluated on; None if there was no suite."""
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Sentences on what was not measured, and why."""
@@ -236,7 +237,7 @@ def measure(run: Trainer) -> Measurement:
     block_size = config.model.block_size
     batch_size = run.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        # Number of predictions in dev. The first character of each text in it is not predicted.
+        # Number of predictions in dev. The first character of each dev text is not predicted.
         n_dev = len(corpus.dev) - len(corpus.ends["dev"])
         scores, rows = score(model, corpus.heldout_texts, batch_size)
         before, predicted = corpus.predictions
@@ -270,8 +271,8 @@ def measure(run: Trainer) -> Measurement:
 
 
 def ask_tasks(result: Measurement, run: Trainer) -> None:
-    """Ask the suite and stock tasks, if the study asks for them and the harness is installed. Add
-    the answers to `result`."""
+    """Evaluate the model on the suite and on stock tasks, if the study has them and the harness is
+    installed. Add the answers to `result`."""
     evaluation = run.config.evaluation
     wants_suite = evaluation.items_per_task != 0
     wants_stock_tasks = bool(evaluation.tasks)
@@ -285,7 +286,7 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
         return
     batch_size = run.machine.evaluation_batch_size
     if wants_suite:
-        from lib.train.lm_eval import evaluate_suite  # takes a second, to import the harness
+        from lib.train.lm_eval import evaluate_suite  # takes a second: it imports the harness
 
         with result.timed("suite"):
             block_size = run.config.model.block_size
@@ -308,8 +309,8 @@ def ask_tasks(result: Measurement, run: Trainer) -> None:
 
 def facts_of(arm: Arm, run: Trainer, measured: Measurement) -> Json:
     """Return the fields of a run's result, without its identity and files: how it trained, what was
-    measured, with which code, and on which machine. Raises UserError if measuring code was edited
-    after it was imported."""
+    measured, with which code, and on which machine. Raises UserError if the code that measures was
+    edited after it was imported."""
     require_unedited(measure_files())
     executed = results.Execution(
         from_checkpoint=run.from_checkpoint, **execution_environment(run.machine)

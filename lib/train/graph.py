@@ -9,8 +9,8 @@ from torch import Tensor
 from lib.config.schema import Machine, RunConfig
 
 Update = Callable[[Tensor, Tensor], Tensor]
-"""The device's part of a step: inputs and targets, (B, T) each → notes, (6,), on the device. See
-`Trainer.update`."""
+"""The device's part of a step. It maps inputs and targets, (B, T) each, to notes (6,) on the
+device. See `Trainer.update`."""
 
 
 def why_eager(config: RunConfig, machine: Machine) -> str:
@@ -23,7 +23,7 @@ def why_eager(config: RunConfig, machine: Machine) -> str:
     reasons = {
         "a CPU": machine.device == "cpu",
         "dropout": config.model.dropout > 0,  # the host seeds the generator at each step
-        "fp16 (machine.graph: true tries it)": untried,  # no GPU has run the test of it yet
+        "fp16 (machine.graph: true tries it)": untried,  # its test has not run on a GPU yet
         "Muon": config.training.optimizer == "muon",  # takes its learning rate as a number
         "several processes": machine.processes > 1,  # they wait for each other
         "activation checkpointing": machine.activation_checkpointing,  # runs blocks again
@@ -42,9 +42,10 @@ class StepGraph:
     """The device's part of a training step, captured once as a CUDA graph and then replayed
     (PyTorch, "CUDA semantics": whole-network capture).
 
-    The first steps run without the graph, on the stream of the later capture. They train like any
-    other step. In them, cuBLAS allocates its workspace and the optimizer makes its state; both must
-    happen before a capture. Capturing executes nothing: it only records kernels.
+    The first steps run without the graph, on the same stream that the capture later uses. They
+    train like any other step. During these steps, cuBLAS allocates its workspace and the optimizer
+    makes its state. Both must happen before a capture. Capturing executes nothing: it only
+    records kernels.
 
     A graph reads and writes fixed addresses. So each batch is copied from the host to the address
     that the graph reads. The notes are copied away before the next replay overwrites them.

@@ -1,12 +1,13 @@
-"""Ask tasks through the LM-Eval harness: our suite (`evaluate_suite`), and stock tasks or your own
-tasks (`evaluate_tasks`). `CharacterLM` is the adapter between the harness and a GPT.
+"""Evaluate models on tasks with the LM-Eval harness: on our suite (`evaluate_suite`), and on stock
+tasks or your own tasks (`evaluate_tasks`). `CharacterLM` is the adapter between the harness and a
+GPT.
 
-A stock task is a task of the harness, asked by name. It must score given texts; tasks that generate
-text are refused. The harness downloads the data of a task if they are missing. Your own tasks come
-from `evaluation.include_path`.
+A stock task is a task of the harness that a study names. It must score given texts; tasks that
+generate text are refused. The harness downloads the data of a task if they are missing. Your own
+tasks come from `evaluation.include_path`.
 
-The adapter is a subclass of `LM`, not of `TemplateLM`, because that one moves white space from the
-end of a context to the continuation. In our suite, a line break is a character like any other.
+The adapter is a subclass of `LM`, not of `TemplateLM`, because `TemplateLM` moves white space from
+the end of a context to the continuation. In our suite, a line break is a character like any other.
 """
 
 import contextlib
@@ -57,8 +58,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
     The model reads the beginning that all contexts share (the solved examples of a few-shot prompt)
     only once. It also reads each context once, even if the context has many continuations.
 
-    Raises ValueError for a pair that is longer than `block_size`, without the last character:
-    that is predicted but never read.
+    Raises ValueError if a pair is longer than `block_size`, not counting its last character. The
+    last character is predicted but never read.
     """
     device = model.transformer.wte.weight.device
     by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)  # → indices of pairs
@@ -78,8 +79,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         batch = contexts[start : start + batch_size]
         cache = KVCache(shared)
 
-        # 2) One row per context. Read each as far as the shortest (the first) goes, without the
-        # last id of that one.
+        # 2) One row per context. The first context is the shortest. Read every context up to the
+        # length of the shortest, without the last id of the shortest.
         end = len(batch[0]) - 1
         if end > len(common):
             unread = [context[len(common) : end] for context in batch]
@@ -132,8 +133,8 @@ class CharacterLM(LM):  # type: ignore[misc]
         """Questions with a shortened context: name of the task, and index of the question in it."""
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Score continuations. Return for each (sum of log-probabilities in nats, whether greedy
-        decoding gives the continuation).
+        """Score continuations. Return two values for each: the sum of its log-probabilities in
+        nats, and whether greedy decoding gives the continuation.
 
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
@@ -190,7 +191,8 @@ class TokenLM(CharacterLM):
 
 
 OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
-"""Kinds of tasks that can be asked. Other kinds generate texts, or score whole texts."""
+"""Kinds of tasks that a model can be evaluated on. Other kinds generate texts, or score whole
+texts."""
 
 
 @contextlib.contextmanager
@@ -224,8 +226,8 @@ def _as_named(files: Any) -> Any:
 def evaluate_suite(
     model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
 ) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder` for this
-    corpus and `block_size`. Return
+    """Evaluate a model on every question of the suite that `lib.data.suite` wrote to `folder` for
+    this corpus and `block_size`. Return
 
     - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
       items), chance, normalised_accuracy (0 at chance, 1 if all answers are right) and brier
@@ -240,8 +242,9 @@ def evaluate_suite(
         tasks = _suite_tasks(folder)
         if not tasks:
             return pd.DataFrame(), pd.DataFrame(), 0
-        # Standard errors of accuracies need no bootstrap. But with 0 iterations, the harness leaves
-        # them out. Its cache of requests stays off, because the cache ignores the model.
+        # Standard errors of accuracies need no bootstrap. But with 0 bootstrap iterations, the
+        # harness leaves the standard errors out. So we ask for one iteration. The harness's cache
+        # of requests stays off, because it ignores the model.
         results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     rows = []
     items = []
@@ -296,13 +299,13 @@ def _read_questions(file: Path) -> datasets.Dataset:
 
 
 def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
-    """Return a row per question. `correct` is the harness's accuracy for the question. It is a
-    bool, or, if some question has neither 0 nor 1 (as in `truthfulqa_mc2`), a number."""
+    """Return a row per question. `correct` is the harness's accuracy for the question. The column
+    is bool if every accuracy is 0 or 1. Otherwise (as in `truthfulqa_mc2`) it has numbers."""
     rows = []
     for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
         log = [score for score, _ in sample["filtered_resps"]]
         if "acc_mutual_info" in sample:
-            log = log[: len(log) // 2]  # the second half are scores without the context
+            log = log[: len(log) // 2]  # the second half has the scores of choices without context
         rows.append(
             {
                 "task": task,
@@ -320,11 +323,12 @@ def _item_table(task: str, shots: int, samples: list[Json]) -> pd.DataFrame:
 def require_tasks(
     config: EvaluationConfig, tested: Collection[str] = (), adapters: Collection[TokenLM] = ()
 ) -> list[str]:
-    """Check before training that all stock tasks can be asked. Return warnings about contexts that
-    will lose their beginning.
+    """Check before training that the model can be evaluated on all stock tasks. Return warnings
+    about contexts that will lose their beginning.
 
     Raises ConfigError if the harness lacks a task, if the data of a task cannot be downloaded, if
-    one of the adapters cannot encode a question, or if no task gives a measure in `tested`.
+    one of the adapters cannot encode a question, or if no task provides one of the measures in
+    `tested`.
     """
     measures: list[str] = []
     lines: list[str] = []
@@ -370,8 +374,8 @@ def _begin(task: Any, shots: int) -> None:
 def evaluate_tasks(
     model: GPT, corpus: Corpus, config: EvaluationConfig, batch_size: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ask a model stock tasks with each number of shots in `evaluation.shots`. If that is empty,
-    use each task's own number. Return
+    """Evaluate a model on stock tasks, with each number of shots in `evaluation.shots`. If this
+    list is empty, use each task's own number. Return
 
     - a row per task (or group) and metric: task, shots, metric, filter, value, stderr, n
       (questions), task_version, and truncated (the share of questions with a shortened context);
@@ -398,12 +402,13 @@ def evaluate_tasks(
 
 
 def _numbers_of_shots(config: EvaluationConfig) -> list[int | None]:
-    """Return the numbers of shots to ask with. None stands for each task's own number."""
+    """Return the numbers of shots to evaluate with. None stands for each task's own number."""
     return [*config.shots] or [None]
 
 
 def _shots(task: Any, number: int | None) -> int:
-    """Return the number of shots of a task: `number`, or if that is None, the task's own number."""
+    """Return the number of shots of a task: `number`, or the task's own number if `number` is
+    None."""
     own = task.get_config("num_fewshot")
     if own == 0:  # the harness never shows examples in such a task
         return 0
@@ -411,7 +416,7 @@ def _shots(task: Any, number: int | None) -> int:
 
 
 def _is_judged(task: Any) -> bool:
-    """Return whether a task has exactly one accuracy, and it is the mean over questions."""
+    """Return whether a task has exactly one accuracy, and whether it is the mean over questions."""
     filters = task.get_config("filter_list") or [None]
     return task.aggregation().get("acc") is mean and len(filters) == 1
 
@@ -461,7 +466,8 @@ def _load(config: EvaluationConfig) -> Json:
 
 
 def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
-    """Load the tasks of a name. The name may be a group, a task, or a tag of several tasks."""
+    """Load the tasks that a name stands for. The name may be a group, a task, or a tag of several
+    tasks."""
     file = manager.task_index[name].yaml_path
     load = datasets.load_dataset
 
@@ -481,7 +487,7 @@ def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
 def _manager(include_path: str | None) -> TaskManager:
     """Index the harness's tasks (this takes seconds) and your own. Raises ConfigError if one of
     your own files is hidden, because `tasks_hash` does not cover hidden files."""
-    # Otherwise the bootstrap would fork this process, although it has threads.
+    # Keep the bootstrap from forking this process. A process with threads should not be forked.
     os.environ["DISABLE_MULTIPROC"] = "1"
     if not include_path:
         return TaskManager()

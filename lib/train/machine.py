@@ -48,8 +48,8 @@ def choose_device(requested: str) -> str:
 
 
 def prepare(config: RunConfig) -> Machine:
-    """Set up torch for a run: the device, the number of threads, and deterministic operations only
-    (any other one raises an error). Return the machine settings with every `auto` resolved.
+    """Set up torch for a run: the device, the number of threads, and determinism. An operation that
+    is not deterministic raises an error. Return the machine settings with every `auto` resolved.
 
     Raises ConfigError for a device, precision, compiler or CUDA graph that this machine lacks.
     """
@@ -106,8 +106,8 @@ def _cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Return the versions of all packages that compute numbers. A missing package has None
-    (Kaggle's images lack lm_eval)."""
+    """Return the versions of all packages that compute numbers. The version of a missing package is
+    None (Kaggle's images lack lm_eval)."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
         versions[package] = None
@@ -131,8 +131,8 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
 
 
 def require_devices(machine: Machine) -> None:
-    """Raise ConfigError if a run needs more processes than this machine has GPUs, or on a CPU,
-    cores."""
+    """Raise ConfigError if a run needs more processes than this machine has GPUs. On a CPU, compare
+    with the number of cores."""
     devices = torch.cuda.device_count() if machine.device == "cuda" else cores()
     if machine.processes > devices:
         raise ConfigError(

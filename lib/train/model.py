@@ -24,8 +24,9 @@ from lib.config.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
 LOGITS_AT_ONCE = 2**24
-"""Most logits to compute at once when a trained model is measured: 64 MB in fp32. With a vocabulary
-of 50,000, the logits of a whole batch take gigabytes, and a loss needs several copies of them."""
+"""The largest number of logits to compute at once when a trained model is measured: 64 MB in fp32.
+With a vocabulary of 50,000, the logits of a whole batch take gigabytes, and a loss needs several
+copies of them."""
 
 
 class Center(nn.Module):
@@ -116,8 +117,8 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
-    """Return the rotation at each of some positions (T,), (T, D/2) each (Su et al. 2021, arXiv
-    2104.09864)."""
+    """Return the cosine and sine of the rotation at each position. `positions` is (T,); cosine and
+    sine are (T, D/2) each (Su et al. 2021, arXiv 2104.09864)."""
     exponents = torch.arange(0, head_size, 2, dtype=dtype, device=positions.device) / head_size
     angles = positions[:, None].to(dtype) / ROTARY_BASE**exponents  # (T, D/2)
     return angles.cos(), angles.sin()
@@ -177,9 +178,9 @@ class MLP(nn.Module):
 def pre_norm(config: ModelConfig) -> nn.Module:
     """Return the normalization before an attention, an MLP or the output projection.
 
-    `branch_multiplier` makes the residual stream larger by this factor, and its variance by the
-    square of the factor. So eps is multiplied by the square too. Then the output is the same as for
-    a stream that was not scaled.
+    `branch_multiplier` multiplies the residual stream by this factor, and its variance by the
+    square of the factor. So eps is also multiplied by the square. Then the output is the same as
+    for a stream that was not scaled.
     """
     factor = config.branch_multiplier**2
     if config.norm == "rmsnorm":
@@ -285,7 +286,7 @@ class GPT(nn.Module):
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
         """Initialise the weights as in GPT-2: N(0, 0.02²), residual projections divided by
-        sqrt(2 n_layer), biases 0, gains 1. `WPE_STD` is the 0.02."""
+        sqrt(2 n_layer), biases 0, gains 1. `WPE_STD` is this standard deviation of 0.02."""
         config = self.config
         residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
         stds = {

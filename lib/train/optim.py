@@ -52,8 +52,8 @@ def optimizer_groups(
     `ratio` multiplies the learning rate of a group. If `embedding_ratio` is not 1, token and
     position embeddings are a group of their own.
     """
-    # Keys are (decays, ratio). These two come first because `make_optimizers` gives the first group
-    # to Muon.
+    # Keys are (decays, ratio). The group that decays comes first, because `make_optimizers` gives
+    # the first group to Muon.
     groups: dict[tuple[bool, float], list[Tensor]] = {(True, 1.0): [], (False, 1.0): []}
     for name, parameter in model.named_parameters():
         decays = parameter.ndim == 2 and name.startswith("transformer.h.")
@@ -83,7 +83,7 @@ class Uncompiled(torch.optim.Optimizer):
 
 
 class AdamW(Uncompiled, torch.optim.AdamW):
-    """AdamW. Its fused kernel reads `found_inf` on the device, and changes nothing if it is 1. So
+    """AdamW. Its fused kernel reads `found_inf` on the device, and changes nothing if that is 1. So
     the host need not wait to find out whether the loss is finite."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))

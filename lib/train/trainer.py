@@ -123,7 +123,7 @@ def train(
         if run.machine.processes > 1 and not run.finished:
             machine.require_devices(run.machine)
             distributed.launch(config.model_copy(update={"machine": run.machine}), folder, report)
-            run.load()  # load the result of the processes; the loop below then does nothing
+            run.load()  # load what the processes have trained; the loop below then does nothing
         usual_handler = signal.signal(signal.SIGINT, run.interrupt)
         try:
             run.training_loop(report)
@@ -138,7 +138,8 @@ def train(
 
 
 class Trainer:
-    """One run: its state during training; after it, the trained model and the history of all steps.
+    """One run. During training this is its state; after training, it has the trained model and the
+    history of all steps.
 
     Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). Each process
     draws the whole batch and takes its own rows. All processes apply the same mean gradient, so
@@ -162,8 +163,8 @@ class Trainer:
         # Model. Its weights are drawn on the CPU, so that they are the same on every device.
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
-        """SHA-256 of the initial weights without the embedding norm's. All arms of a seed have the
-        same."""
+        """SHA-256 of the initial weights without the embedding norm's. It is the same
+        in all arms of a seed."""
         self.model = model.to(self.device)
         if self.machine.activation_checkpointing:
             self.model.recompute_activations()
@@ -188,7 +189,7 @@ class Trainer:
         self.step = 0
         """Number of updates so far."""
         self.batches = ""
-        """SHA-256 chained over all batches so far. All arms of a seed have the same."""
+        """SHA-256 chained over all batches so far. It is the same in all arms of a seed."""
         self.diverged_at: int | None = None
         """The step with a loss or gradient that was not finite; or the last step, if the dev loss
         after it was not finite."""
@@ -205,8 +206,8 @@ class Trainer:
         self.peak_memory = 0
         """In bytes: see `lib.train.machine.peak_memory`."""
         self.unread: list[tuple[Row, str, Tensor]] = []
-        """Steps with notes that the host has not read yet: the row so far, `batches` after the
-        step, and the notes, (6,), on the device."""
+        """Steps with notes that the host has not read yet. For each step: its row so far, the value
+        of `batches` after the step, and its notes (6,), still on the device."""
 
         # State on the device. Updates depend on it, and the host never waits to read it.
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
@@ -257,7 +258,8 @@ class Trainer:
             self.evaluate()  # the untrained model
         must_stop = False
         while not (self.finished or must_stop):
-            # Evaluate after this step? Then keep the embeddings, to measure how far it moves them.
+            # If we evaluate after this step, keep a copy of the embeddings. It shows how far the
+            # step moves them.
             must_evaluate = (self.step + 1) % interval == 0 or self.step + 1 == last
             before = embeddings.detach().clone() if must_evaluate else None  # (V, C)
 
@@ -278,7 +280,8 @@ class Trainer:
             if point is not None and before is not None:
                 point |= embedding_updates(before, embeddings)
             if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
-                # The last update broke the model. No next batch can show it, but the dev loss does.
+                # The last update broke the model. No later batch can show this, but the dev loss
+                # does.
                 self.diverged_at = self.step
 
             # Write a checkpoint, at the interval and at the end.
@@ -343,7 +346,8 @@ class Trainer:
 
         A CUDA graph captures this function, so no `if` may depend on a value on the device.
         Instead, an update with a loss or gradient that is not finite changes nothing. Later updates
-        change nothing either: the host starts some of them before it reads the notes.
+        also change nothing. This matters because the host starts some of them before it reads the
+        notes.
         """
         x = x.to(self.device, non_blocking=True)
         y = y.to(self.device, non_blocking=True)
@@ -379,8 +383,9 @@ class Trainer:
         # Check that loss and gradients are finite. If not, skip this update.
         skipped = ~(loss + norm).isfinite()
         if self.scaler.is_enabled():
-            # fp16 gradients overflow now and then, and the scaler then lowers its scale. That is no
-            # divergence. Many overflows in a row are one, and so is a loss that is not finite.
+            # fp16 gradients overflow now and then, and the scaler then lowers its scale. One
+            # overflow does not mean that the run diverged. Many in a row do, and so does a loss
+            # that is not finite.
             self.overflows.add_(1).mul_(skipped)  # in place, because a CUDA graph keeps the address
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
         else:
@@ -418,7 +423,7 @@ class Trainer:
         return x, y
 
     def read_notes(self) -> list[Row]:
-        """Read the notes of all unread steps, which waits for the device. Add them to the trace as
+        """Wait for the device, and read the notes of all unread steps. Add them to the trace as
         rows, and return these rows. If a step diverged, the run ends with that step."""
         started = time.perf_counter()
         notes = torch.stack([notes for _, _, notes in self.unread]).tolist()  # (steps, 6)
@@ -453,8 +458,8 @@ class Trainer:
         point: Row = {"step": self.step}
         point |= snapshot(self.model, self.dev)
         point |= second_moments(self.model, self.optimizer)
-        # The cosine needs two sets of windows. A quarter of all windows each is enough for a
-        # direction. With 32 windows, that costs half a training step.
+        # The cosine needs two sets of windows. A quarter of all windows in each set is enough to
+        # estimate the direction of a gradient. With 32 windows, that costs half a training step.
         one, other = self.dev[::4], self.dev[2::4]  # (n / 4, T + 1) each
         if len(other):
             size = self.machine.micro_batch_size
@@ -472,7 +477,8 @@ class Trainer:
         state = {name: getattr(self, name) for name in KEPT} | {
             "model": self.model.state_dict(),
             "scaler": self.scaler.state_dict(),
-            # Not the groups: their rates and weight decay follow from the run's parameters.
+            # Do not save the parameter groups: their learning rates and weight decay follow from
+            # the run's parameters.
             "optimizers": [optimizer.state_dict()["state"] for optimizer in self.optimizers],
             "batch_stream": self.batch_stream.get_state(),
             "provenance": self.provenance.model_dump(mode="json"),
@@ -499,8 +505,8 @@ class Trainer:
             self._start_stretch()
 
     def _start_stretch(self) -> None:
-        """Begin a new stretch (see `lib.results.Stretch`), unless machine and packages are the same
-        as in the last one."""
+        """Begin a new stretch (see `lib.results.Stretch`), unless the machine and the packages are
+        the same as in the last one."""
         if self.step:
             self.resumed_at.append(self.step)
         here = {
@@ -547,7 +553,8 @@ def main(folder: Path, config: RunConfig) -> None:
     rank = int(os.environ["LOCAL_RANK"])
     on_gpus = config.machine.device == "cuda"
     if on_gpus:
-        # Do this before anything else touches a GPU. Otherwise all processes would use the first.
+        # Do this before anything else touches a GPU. Otherwise all processes would use the first
+        # GPU.
         torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if on_gpus else "gloo")
     corpus = load_corpus(config.corpus)
