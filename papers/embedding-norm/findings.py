@@ -40,7 +40,6 @@ from scipy import stats
 
 from lib.config import write_json
 from lib.figures import (
-    difference,
     facets,
     forest,
     line,
@@ -120,6 +119,11 @@ SETTINGS = {  # study and arms of each row, from the top
         "layernorm,tied=true,embedding_roll=1,normal",
         "none,tied=true,embedding_roll=1,normal",
     ),
+    "tied, 600 steps, 1,024 tokens": (
+        "self-vote-bpe",
+        "layernorm,tied=true,embedding_roll=0",
+        "none,tied=true,embedding_roll=0",
+    ),
     "tied, 300 steps at 3e-3, no warm-up": (
         "turn",
         "layernorm,gradient_clip=none",
@@ -146,18 +150,6 @@ table["decided"] = table["t_low"] * table["t_high"] > 0
 table["gain"] = -table["mean_delta"].where(table["decided"])
 with facets("answers", FIGURES, ["loss"], [""], height=0.28 * len(table), stacked=True) as axes:
     forest(table, "loss", axes["loss", ""])
-
-# %% [markdown]
-# ## The identity in one figure
-# Dev loss less that of no layer with the same seed, over the steps of `confirmatory-2`. Look for
-# two bundles: the variants that train alike, and `rescued` on the line of no layer.
-
-# %%
-columns = ["arm", "seed", "variant", "baseline"]
-curves = record("confirmatory-2").joined("curve").merge(runs_of("confirmatory-2")[columns])
-with facets("opening", FIGURES, ["difference"], [""], height=1.7) as axes:
-    ax = difference(curves, "dev_loss", axes["difference", ""])
-    ax.set_ylabel("dev loss − no layer (nats)")
 
 # %% [markdown]
 # ## Dose and response
@@ -467,6 +459,82 @@ vote_by_step = [
     if cell in CELLS
 ]
 keep("vote_by_step", vote_by_step, "of")
+
+# %% [markdown]
+# ## 1,024 tokens in 128 features
+# The same for `self-vote-bpe`: byte pairs of SymPy's sources, a vocabulary that exceeds the width.
+# `backout` is what subtracting the input before the final norm changes with the layer, `both` what
+# layer and backout change together. Then the differences by step, the stream, and, from
+# `self-vote-bpe-tuning` (two seeds, tied), what the layer changes at each rate.
+
+# %%
+TIED, SHIFTED, UNTIED = (
+    "tied=true,embedding_roll=0",
+    "tied=true,embedding_roll=1",
+    "tied=false,embedding_roll=0",
+)
+
+
+def bpe_changes(values: pd.DataFrame, measure: str) -> dict[str, pd.Series]:
+    """By seed, what LayerNorm, the shift and backout change in `self-vote-bpe`."""
+    pairs = {
+        "tied": (f"layernorm,{TIED}", f"none,{TIED}"),
+        "shifted": (f"layernorm,{SHIFTED}", f"none,{SHIFTED}"),
+        "untied": (f"layernorm,{UNTIED}", f"none,{UNTIED}"),
+        "shift with layernorm": (f"layernorm,{SHIFTED}", f"layernorm,{TIED}"),
+        "shift with none": (f"none,{SHIFTED}", f"none,{TIED}"),
+        "backout": ("backout", f"layernorm,{TIED}"),
+        "both": ("backout", f"none,{TIED}"),
+    }
+    change = {of: seed_differences(values, measure, *arms) for of, arms in pairs.items()}
+    change["gate"] = change["tied"] - change["shifted"]
+    change["heads"] = change["tied"] - change["untied"]
+    return change
+
+
+bpe = record("self-vote-bpe")
+trained_last = bpe.joined("trace").query("step > 500").groupby(["arm", "seed"])["loss"].mean()
+of_loss = {
+    "loss": bpe_changes(runs_of("self-vote-bpe"), "loss"),
+    "test": bpe_changes(runs_of("self-vote-bpe"), "loss_test"),
+    "training": bpe_changes(trained_last.reset_index(), "loss"),
+    "bits": bpe_changes(runs_of("self-vote-bpe"), "bits_per_character"),
+}
+keep(
+    "bpe",
+    [
+        {"of": f"{name}, {loss}"} | estimate(by_seed) | {"not_without": [*without_each(by_seed)]}
+        for loss, named in of_loss.items()
+        for name, by_seed in named.items()
+    ],
+    "of",
+)
+rows = [
+    {"of": f"{name},{step}", "step": step} | estimate(by_seed)
+    for step, at_step in bpe.joined("curve").query("step > 0").groupby("step")
+    for name, by_seed in bpe_changes(at_step, "dev_loss").items()
+]
+keep("bpe_by_step", rows, "of")
+bpe_stream = bpe_changes(runs_of("self-vote-bpe"), "log_residual_norm_1")
+logs = {norm: estimate(-bpe_stream[f"shift with {norm}"]) for norm in ("layernorm", "none")}
+logs["layer"] = estimate(bpe_stream["tied"])
+rows = [
+    {"of": of} | {of: np.exp(row[of]) for of in ("mean_delta", "t_low", "t_high")}
+    for of, row in logs.items()
+]
+keep("bpe_stream", rows, "of")
+
+by_rate_of_bpe = runs_of("self-vote-bpe-tuning").pivot_table(
+    index=[RATE, "seed"], columns="variant", values="loss"
+)
+by_rate_of_bpe["change"] = by_rate_of_bpe["layernorm"] - by_rate_of_bpe["none"]
+rows = by_rate_of_bpe.groupby(level=RATE).agg(
+    none=("none", "mean"),
+    layernorm=("layernorm", "mean"),
+    low=("change", "min"),
+    high=("change", "max"),
+)
+keep("bpe_rates", rows.assign(of=[f"{rate:g}" for rate in rows.index]), "of")
 
 # %% [markdown]
 # The same at the rates of `tying-tuning`, on other seeds: the stream behind block 1 at step 100
