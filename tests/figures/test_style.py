@@ -74,7 +74,7 @@ def test_the_same_data_gives_the_same_small_files(tmp_path):
         contents.append([path.read_bytes() for path in paths])
     assert contents[0] == contents[1]
     image = Image.open(BytesIO(contents[0][1]))
-    assert (image.width, image.mode) == (340, "P")  # 100 dots per inch, of a palette
+    assert (image.width, image.mode) == (680, "P")  # 200 dots per inch, of a palette
 
 
 def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path):

@@ -48,7 +48,7 @@ def test_what_was_changed_by_hand_is_named(example):
         assert [path.name in fault for fault in check(example)] == [True]
         path.write_bytes(right)
     readme.write_text("no comments")
-    assert [fault.partition(" ")[2][:5] for fault in check(example)] == ["lacks"]
+    assert [fault.partition(":")[0] for fault in check(example)] == ["README.md"]
 
 
 def test_a_changed_result_changes_the_paper(example):
@@ -57,7 +57,8 @@ def test_a_changed_result_changes_the_paper(example):
     content = read_json(results)
     content["summary"]["none,tied=true"]["loss"]["mean"] += 0.001
     write_json(results, content)
-    assert [fault.partition(" ")[0][-9:] for fault in check(example)] == ["paper.pdf", "paper.tex"]
+    named = [fault.partition(":")[0].rpartition("/")[2] for fault in check(example)]
+    assert named == ["paper.pdf", "paper.tex"]
 
 
 @pytest.mark.parametrize(
