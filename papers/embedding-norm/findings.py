@@ -796,7 +796,7 @@ keep("classes", norms.assign(share=counts / counts.sum()).reset_index(), "token_
 # %%
 notebook = nbformat.read(record("trained").folder / "01_data.ipynb", as_version=4)
 cell = next(cell for cell in notebook.cells if "duplication" in cell.source and cell.outputs)
-table = pd.read_html(StringIO(cell.outputs[0].data["text/html"]), index_col=0)[0].iloc[:, 0]
+table = pd.read_html(StringIO(cell.outputs[-1].data["text/html"]), index_col=0)[0].iloc[:, 0]
 found["duplication"] = (table.str.rstrip("%").astype(float) / 100).to_dict()
 found["duplication"]
 
