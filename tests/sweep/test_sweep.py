@@ -86,7 +86,7 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(smoke_tree
     assert re.search(r"^4/4 runs, [\d:]+( s)?$", text, re.MULTILINE)
     number = r"\d+\.\d{4}"
     assert re.search(rf"^layernorm +{number} ± {number} ", text, re.MULTILINE)
-    difference = rf"^layernorm - none +[+-]{number} \[[+-]{number}, [+-]{number}\] "
+    difference = rf"^layernorm − none +[+-]{number} \[[+-]{number}, [+-]{number}\] "
     assert re.search(difference, text, re.MULTILINE)
     assert "\x1b" not in text
     first, *rest = re.findall(r"^(?:In a|An|Ex|Rec|Nu)[a-z ]+ {2,}(.*)$", text, re.MULTILINE)
