@@ -149,6 +149,6 @@ def test_a_run_is_named_by_study_arm_and_seed(name, tmp_path):
 @pytest.mark.slow
 def test_a_diverged_run_has_no_model(tmp_path):
     wild = TINY["training"] | {"learning_rate": 1e30}
-    refusal = pytest.raises(UserError, match="diverged at step 2; export one")
+    refusal = pytest.raises(UserError, match="diverged at step 2; export a run that")
     with finished_study(tmp_path, training=wild), refusal:
         export("small/baseline/0", tmp_path / "out")
