@@ -59,9 +59,9 @@ def check(paper: Path) -> Iterator[str]:
         for name, old, new in differences(stated, found):
             yield f"{TABLES}: {name} is {old}, {NOTEBOOK} gives {new}; run ./run_all.sh paper"
         for path in listed(folder, "figures/findings/*.pdf"):
-            name = path.relative_to(folder)
-            if not same_drawing(paper / name, path):
-                yield f"{name}: {NOTEBOOK} draws another; run ./run_all.sh paper"
+            drawing = path.relative_to(folder)
+            if not same_drawing(paper / drawing, path):
+                yield f"{drawing}: {NOTEBOOK} draws another; run ./run_all.sh paper"
 
 
 def same_drawing(one: Path, other: Path) -> bool:
