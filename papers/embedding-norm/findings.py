@@ -422,22 +422,32 @@ def changes(values: pd.DataFrame, measure: str) -> dict[str, pd.Series]:
     return change
 
 
-voted = record("self-vote")
-trained_last = voted.joined("trace").query("step > 500").groupby(["arm", "seed"])["loss"].mean()
-of_loss = {
-    "loss": changes(runs_of("self-vote"), "loss"),
-    "test": changes(runs_of("self-vote"), "loss_test"),
-    "training": changes(trained_last.reset_index(), "loss"),
-}
-keep(
-    "self_vote",
-    [
-        {"of": f"{name}, {loss}"} | estimate(by_seed) | {"not_without": [*without_each(by_seed)]}
-        for loss, named in of_loss.items()
-        for name, by_seed in named.items()
-    ],
-    "of",
-)
+def keep_changes(name: str, study: str, changes) -> dict[str, pd.Series]:
+    """Keep what `changes` gives by the held-out loss, on the test part, and by the training loss of
+    the last hundred steps; and its course by step. Return the first by name."""
+    last = record(study).joined("trace").query("step > 500").groupby(["arm", "seed"])["loss"]
+    runs, trained = runs_of(study), last.mean().reset_index()
+    by_loss = {
+        "loss": changes(runs, "loss"),
+        "test": changes(runs, "loss_test"),
+        "training": changes(trained, "loss"),
+    }
+    rows = [
+        {"of": f"{of}, {loss}"} | estimate(by_seed) | {"not_without": [*without_each(by_seed)]}
+        for loss, named in by_loss.items()
+        for of, by_seed in named.items()
+    ]
+    keep(name, rows, "of")
+    rows = [
+        {"of": f"{of},{step}", "step": step} | estimate(by_seed)
+        for step, at_step in record(study).joined("curve").query("step > 0").groupby("step")
+        for of, by_seed in changes(at_step, "dev_loss").items()
+    ]
+    keep(f"{name}_by_step", rows, "of")
+    return by_loss["loss"]
+
+
+vote = keep_changes("self_vote", "self-vote", changes)["vote"]
 vote_stream = changes(runs_of("self-vote"), "log_residual_norm_1")
 logs = {norm: estimate(-vote_stream[f"shift with {norm}"]) for norm in ("layernorm", "none")}
 keep(
@@ -448,17 +458,9 @@ keep(
     ],
     "of",
 )
-found["vote_goes_with_stream"] = float(
-    stats.pearsonr(of_loss["loss"]["vote"], -vote_stream["shift with layernorm"]).statistic
-)
+goes_with = stats.pearsonr(vote, -vote_stream["shift with layernorm"]).statistic
+found["vote_goes_with_stream"] = float(goes_with)
 display(found["vote_goes_with_stream"])
-vote_by_step = [
-    {"of": f"{cell},{step}", "step": step} | estimate(by_seed)
-    for step, at_step in voted.joined("curve").query("step > 0").groupby("step")
-    for cell, by_seed in changes(at_step, "dev_loss").items()
-    if cell in CELLS
-]
-keep("vote_by_step", vote_by_step, "of")
 
 # %% [markdown]
 # ## 1,024 tokens in 128 features
@@ -492,29 +494,7 @@ def bpe_changes(values: pd.DataFrame, measure: str) -> dict[str, pd.Series]:
     return change
 
 
-bpe = record("self-vote-bpe")
-trained_last = bpe.joined("trace").query("step > 500").groupby(["arm", "seed"])["loss"].mean()
-of_loss = {
-    "loss": bpe_changes(runs_of("self-vote-bpe"), "loss"),
-    "test": bpe_changes(runs_of("self-vote-bpe"), "loss_test"),
-    "training": bpe_changes(trained_last.reset_index(), "loss"),
-    "bits": bpe_changes(runs_of("self-vote-bpe"), "bits_per_character"),
-}
-keep(
-    "bpe",
-    [
-        {"of": f"{name}, {loss}"} | estimate(by_seed) | {"not_without": [*without_each(by_seed)]}
-        for loss, named in of_loss.items()
-        for name, by_seed in named.items()
-    ],
-    "of",
-)
-rows = [
-    {"of": f"{name},{step}", "step": step} | estimate(by_seed)
-    for step, at_step in bpe.joined("curve").query("step > 0").groupby("step")
-    for name, by_seed in bpe_changes(at_step, "dev_loss").items()
-]
-keep("bpe_by_step", rows, "of")
+keep_changes("bpe", "self-vote-bpe", bpe_changes)
 bpe_stream = bpe_changes(runs_of("self-vote-bpe"), "log_residual_norm_1")
 logs = {norm: estimate(-bpe_stream[f"shift with {norm}"]) for norm in ("layernorm", "none")}
 logs["layer"] = estimate(bpe_stream["tied"])
