@@ -54,7 +54,7 @@ def test_a_changed_study_is_trained_and_told_and_leaves_no_record(tmp_path):
     words = ("params/smoke.yaml", "training.iterations=8", "evaluation.items_per_task=0")
     status, text = tree.run_all(*words)
     assert status == 0, text
-    assert re.search(r"^layernorm - none +[+-]\d\.\d{4} \[", text, re.MULTILINE)
+    assert re.search(r"^layernorm − none +[+−-]\d\.\d{4} \[", text, re.MULTILINE)
     assert "scratch runs are in no record" in text
     results = sorted(tree.root.glob("runs/.scratch/smoke,*,iterations=8,*/seed-*/result.json"))
     assert [read_json(path)["steps"] for path in results] == [8] * 4
