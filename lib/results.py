@@ -36,6 +36,9 @@ from lib.config.yaml import Json
 
 STEP_FILE = "step.txt"
 """File in the folder of a run in training: the number of steps made so far."""
+STEPS_FILE = "steps.jsonl"
+"""File in the folder of a run in training: its trace and curve so far. A line is a row of `trace`
+and its point of `curve`, or null."""
 PROVENANCE = "provenance.json"
 """File in the folder of a run: its `Provenance`, written before the first step."""
 

@@ -43,7 +43,8 @@ hours: float = 11.0  # a session ends after 12; whatever still runs then is lost
 # `%env PIP_FIND_LINKS=/kaggle/input/NAME`.
 
 # %%
-import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
+# Find the checkout: here, one folder up, in embedding-norm/ (Colab), or in ../input (Kaggle).
+import glob, sys
 
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 

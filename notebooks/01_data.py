@@ -20,7 +20,8 @@
 # in the training part, and how often a run passes over it.
 
 # %%
-import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
+# Find the checkout: here, one folder up, in embedding-norm/ (Colab), or in ../input (Kaggle).
+import glob, sys
 
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
@@ -103,7 +104,7 @@ for name, corpus in corpora.items():
 # part, as they would be if it were in another language.
 
 # %%
-print(repetitions(result))
+print(repetitions(result), end="")
 shares = {name: summary["duplication"] for name, summary in summaries.items()}
 pd.DataFrame(shares).astype(float).style.format("{:.2%}", na_rep="n/a")
 

@@ -25,7 +25,8 @@
 # says what to fix; `%tb Context` in a new cell shows where they came from.
 
 # %%
-import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
+# Find the checkout: here, one folder up, in embedding-norm/ (Colab), or in ../input (Kaggle).
+import glob, sys
 
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 

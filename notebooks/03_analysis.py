@@ -21,7 +21,8 @@
 # and versions. If a run is missing, or differs in one of these, an error names it.
 
 # %%
-import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
+# Find the checkout: here, one folder up, in embedding-norm/ (Colab), or in ../input (Kaggle).
+import glob, sys
 
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 
@@ -57,7 +58,8 @@ display(Markdown(f"## {stats.question(design, plan) or design.name}"))
 display(Markdown(stats.answer_sentences(found, plan, runs, numbers)))
 next(StudyFigures(design, results).applicable()).draw()
 stats.section("", stats.arm_table(design))
-print(claim, stats.repetitions(config.result_file("01_data", design.name)), sep="\n")
+print(claim)
+print(stats.repetitions(config.result_file("01_data", design.name)), end="")
 
 # %% [markdown]
 # ## Details

@@ -21,7 +21,8 @@
 # the same colour, dashes and marker in all figures, so you can recognise it without colours.
 
 # %%
-import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
+# Find the checkout: here, one folder up, in embedding-norm/ (Colab), or in ../input (Kaggle).
+import glob, sys
 
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/data/../..", recursive=True)]
 

@@ -12,10 +12,8 @@ from lib.config.yaml import Json
 from lib.figures.style import in_order, table_looks
 from lib.figures.training import label, thinned
 from lib.record.archive import Run
-from lib.results import read_raw_file
+from lib.results import STEPS_FILE, read_raw_file
 
-STEPS_FILE = "steps.jsonl"
-"""File in the folder of a run that trains. `lib.sweep.live` writes it, and says what a line is."""
 NOT_DRAWN = ["tokens", "seconds"]
 """Columns that only count."""
 

@@ -42,7 +42,8 @@ from lib.config.schema import digest
 from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import Json, read_yaml
 from lib.publish import curves
-from lib.publish.curves import STEPS_FILE, curves_of
+from lib.publish.curves import curves_of
+from lib.publish.template import direction
 from lib.record.archive import (
     Record,
     Run,
@@ -51,7 +52,7 @@ from lib.record.archive import (
     papers_named,
     recorded_studies,
 )
-from lib.results import STEP_FILE, raw_file, status_of
+from lib.results import STEP_FILE, STEPS_FILE, raw_file, status_of
 from lib.stats.answers import outcome
 from lib.stats.factorial import ENDS, Row, by_setting
 
@@ -213,12 +214,11 @@ def answers_of(verdict: Json, plan: Plan | None) -> list[Json]:
     measures = [row["measure"] for row in rows]
     main = next(m for m in ("loss", "bits_per_character", *measures) if m in measures)
     found = []
-    for row in map(_with_numbers, rows):
+    for row in rows:
         if row["measure"] == main and not row.get("changes_sign"):
-            low, high = row["t_low"], row["t_high"]
-            word = "higher" if low > 0 else "lower" if high < 0 else "unclear"
+            answer = row.get("answer", direction(row))
             name = row.get("effect") or f"{row['arm']} - {row['baseline']}"
-            found.append(_found(row, row.get("answer", word), spoken(name)) | {"more": ""})
+            found.append(_found(_with_numbers(row), answer, spoken(name)) | {"more": ""})
     return found
 
 

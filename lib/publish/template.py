@@ -182,10 +182,9 @@ def one(rows: list[Json], **fields: Any) -> Json:
 def direction(row: Json) -> str:
     """Return the side of zero on which the *t* interval lies: lower, higher, or undecided."""
     low = row["t_low"]
-    high = row["t_high"]
-    if low is None or low <= 0 <= high:
+    if low is None or low <= 0 <= row["t_high"]:
         return "undecided"
-    return "lower" if high < 0 else "higher"
+    return "lower" if low < 0 else "higher"
 
 
 def number(value: float | None, form: str) -> str:

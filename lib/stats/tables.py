@@ -288,7 +288,7 @@ def repetitions(file: Path) -> str:
     warnings = set()
     for summary in read_json(file)["corpora"].values():
         warnings |= {summary.get("repetition"), summary.get("unlikeness")}
-    return "\n".join(f"warning: {warning}" for warning in sorted(filter(None, warnings)))
+    return "".join(f"warning: {warning}\n" for warning in sorted(filter(None, warnings)))
 
 
 def not_compared(runs: pd.DataFrame) -> str:

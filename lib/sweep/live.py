@@ -15,15 +15,12 @@ from lib.config.claim import load_plan
 from lib.config.errors import HEADLESS
 from lib.config.paths import run_folder
 from lib.config.study import Arm, Study
-from lib.results import STEP_FILE, read_raw_file
+from lib.results import STEP_FILE, STEPS_FILE, read_raw_file
 from lib.train.distributed import Row
 
 INTERVAL, SHARE = 1.0, 0.25
 """The least number of seconds between two pictures, and the largest share of the time that they
 may take."""
-STEPS_FILE = "steps.jsonl"
-"""File in a run's folder: its trace and curve while it trains. A line is a row of `trace` and its
-point of `curve`, or null. `lib.publish.curves` reads it."""
 
 
 class LiveCurve:

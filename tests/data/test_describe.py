@@ -83,7 +83,7 @@ def test_passages_in_both_parts_are_counted(tokenizer, most, number, tmp_path, k
         summary = {"repetition": said}
         for texts in ({"a": summary}, {"a": summary, "b": summary, "c": {"repetition": ""}}):
             write_json(tmp_path / "01.json", {"corpora": texts})
-            assert repetitions(tmp_path / "01.json") == f"warning: {said}"
+            assert repetitions(tmp_path / "01.json") == f"warning: {said}\n"
 
 
 def test_warnings_are_computed_once_and_cached(from_text, kept, monkeypatch):

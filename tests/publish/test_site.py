@@ -20,10 +20,10 @@ from lib.config.paths import PAPERS
 from lib.config.plan import read_plan
 from lib.config.study import SCRATCH, Study
 from lib.publish import site
-from lib.publish.curves import STEPS_FILE, curves_of
+from lib.publish.curves import curves_of
 from lib.publish.site import notebook_html, read_study
 from lib.record.archive import RAW, Record
-from lib.results import STEP_FILE
+from lib.results import STEP_FILE, STEPS_FILE
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.slow
@@ -325,7 +325,7 @@ def test_an_exploratory_study_tells_its_differences_in_the_loss_first():
     assert [(each["answer"], each["claim"], each["colour"]) for each in found] == [
         ("higher", "a − no layer", "costs"),
         ("lower", "b − no layer", "helps"),
-        ("unclear", "c − no layer", "neither"),
+        ("undecided", "c − no layer", "neither"),
     ]
     assert found[0]["estimate"] == "+0.2000 [+0.1000, +0.3000]"
     higher = site.answers_of({"contrasts": [row("a", 0.1, 0.3, "accuracy")]}, None)

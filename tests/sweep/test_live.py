@@ -8,7 +8,8 @@ import pytest
 from lib.config.errors import HEADLESS
 from lib.figures.style import variant
 from lib.publish.curves import so_far
-from lib.sweep.live import INTERVAL, SHARE, STEPS_FILE, LiveCurve
+from lib.results import STEPS_FILE
+from lib.sweep.live import INTERVAL, SHARE, LiveCurve
 from tests.train.samples import train
 
 
