@@ -43,5 +43,5 @@ def _allowed(field: Json) -> str:
     if field.get("type") == "boolean":
         return "true, false"
     kind: str = field["type"]
-    bounds = [f"{sign} {field[key]:.7g}" for key, sign in _BOUNDS.items() if key in field]
+    bounds = [f"{sign} {field[key]:,.12g}" for key, sign in _BOUNDS.items() if key in field]
     return " ".join([_TYPES.get(kind, kind), ", ".join(bounds)]).strip()

@@ -15,6 +15,6 @@ def test_every_field_is_listed_with_default_values_and_a_line():
     assert own < {*Study.model_fields}
     assert {*listed} == {*FIELDS, *own}
     assert "\ntraining.optimizer: adamw   (adamw, muon)\n    Optimizer of the weight " in text
-    assert "\ntraining.gradient_clip: null   (number ≥ 1e-06, ≤ 10000 or null)\n" in text
+    assert "\ntraining.gradient_clip: null   (number ≥ 1e-06, ≤ 10,000 or null)\n" in text
     assert "\nmodel.dropout: 0.0   (number ≥ 0, < 1)\n" in text
-    assert "\nmachine.processes: 1   (whole number > 0, ≤ 65536 or auto)\n" in text
+    assert "\nmachine.processes: 1   (whole number > 0, ≤ 65,536 or auto)\n" in text
