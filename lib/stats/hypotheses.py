@@ -71,7 +71,7 @@ def planned_contrasts(
 
     The first table is a `contrast_table` of the plan's measures and the headline measures, with the
     columns family, test and p_holm. These three come from the first family that tests whether the
-    two arms differ (not whether they are equivalent). If there is none, they are "", "" and NaN.
+    two arms differ (not whether they are equivalent). If no family does, they are "", "" and NaN.
     The second table is `family_tests`, in which a contrast has one row for each of its families.
     """
     pairs = planned_pairs(runs, plan)

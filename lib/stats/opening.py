@@ -1,5 +1,5 @@
 """The beginning of a study's analysis: its question, its answers in words, and what each arm
-changes. A sweep prints the same answers when the study is finished."""
+changes. `./run_all.sh` prints the same answers when the study is finished."""
 
 from collections.abc import Iterator, Mapping
 

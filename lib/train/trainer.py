@@ -460,7 +460,8 @@ class Trainer:
         point |= snapshot(self.model, self.dev)
         point |= second_moments(self.model, self.optimizer)
         # The cosine needs two sets of windows. A quarter of all windows in each set is enough to
-        # estimate the direction of a gradient. With 32 windows, that costs half a training step.
+        # estimate the direction of a gradient. With 32 windows, that takes half as long as a
+        # training step.
         one, other = self.dev[::4], self.dev[2::4]  # (n / 4, T + 1) each
         if len(other):
             size = self.machine.micro_batch_size
