@@ -1,4 +1,4 @@
-"""Many runs: read their results, compare them, and decide by the plan.
+"""Many runs: read their results, compare them, and decide as the plan prescribes.
 
 Imports only `lib.config` and `lib.results`, and no torch. Start reading at `runs`, then `paired`,
 `hypotheses` and `verdict`.

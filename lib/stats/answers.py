@@ -1,5 +1,6 @@
-"""The answer to a hypothesis in words: the finding and what it excludes, whether it holds
-whichever seed is left out, and whether a supported difference is large enough to matter.
+"""The answer to a hypothesis in words: the finding, what the finding excludes, whether the answer
+is the same no matter which seed is left out, and whether a supported difference is large enough to
+matter.
 
 `row` is a row of `lib.stats.hypotheses.hypothesis_tests`, or the same row from JSON. Exclusions are
 read from its 1 - alpha interval, which is not adjusted for the number of tests.
@@ -17,9 +18,9 @@ FEW = 3
 
 
 def in_words(row: Row, plan: Plan) -> str:
-    """Return an answer in words, given its row of `hypothesis_tests`. Say the hypothesis and its
-    claim, then the estimate and what its interval excludes. Then say whether the answer holds
-    whichever seed is left out, and add the plan's sentence for the answer."""
+    """Return an answer in words, given its row of `hypothesis_tests`. State the hypothesis and its
+    claim, then the estimate and what its interval excludes. Then say whether the answer is the same
+    no matter which seed is left out, and add the plan's sentence for the answer."""
     measure = MEASURES[row["measure"]]
     n, found, excludes = row["n"], measure.estimate(row), exclusion(row, plan)
     is_tested = not np.isnan(row["p_holm"])
@@ -57,8 +58,8 @@ def in_words(row: Row, plan: Plan) -> str:
 
 def outcome(row: Row, plan: Plan) -> str:
     """Return a hypothesis's answer in a few words, given its row of `hypothesis_tests`. Add what
-    the interval excludes, and whether the answer holds whichever seed is left out. Older records do
-    not have the latter."""
+    the interval excludes, and whether the answer is the same no matter which seed is left out.
+    Older records do not have the latter."""
     told = ": ".join(filter(None, [_by_its_plan(row, plan), exclusion(row, plan)]))
     if row["answer"] == "supported":
         told = f"supported{_smallness(row, plan)}"

@@ -30,8 +30,9 @@ def decide(
     stability: pd.DataFrame,
     plan: Plan,
 ) -> list[dict[str, str]]:
-    """Decide on every arm against its own baseline. Return for each arm its name, the decision, the
-    `rule` that made it, and the reason. Return nothing if the plan does not test stability.
+    """Decide on every arm against its own baseline. For each arm, return its name, the decision,
+    the `rule` that made the decision, and the reason. Return nothing if the plan does not test
+    stability.
 
     `runs` is the tidy table. `contrasts` and `hypotheses` are tables of `lib.stats.hypotheses`.
     `stability` is the table of `lib.stats.stability.stability_map`.
@@ -65,12 +66,12 @@ def _by_pair(table: pd.DataFrame) -> dict[tuple[str, str], list[Row]]:
 
 
 def shown_change(contrast: Row, hypotheses: list[Row], alpha: float) -> str:
-    """Return the change that the tests of an arm show in the measure of a contrast: "better",
-    "worse", "negligible" if the difference is shown to be too small to matter, or "none". Return ""
-    if there is no test.
+    """Return what an arm's tests show about the measure of a contrast: "better", "worse",
+    "negligible" if the difference is shown to be too small to matter, or "none". Return "" if there
+    is no test.
 
-    One test is the contrast's own (its p, adjusted in its family). The others are tests of
-    hypotheses: `hypotheses` has the answers about this arm and baseline.
+    One test is that of the contrast itself (p is adjusted within the family). The others are tests
+    of hypotheses: `hypotheses` has the answers about this arm and baseline.
     """
     answers = [test for test in hypotheses if test["measure"] == contrast["measure"]]
     if contrast["p_holm"] < alpha or any(_shows_a_change(answer) for answer in answers):
@@ -102,7 +103,8 @@ def by_criteria(
     plan: Plan,
 ) -> tuple[str, str, str]:
     """Return rule, decision and reason for one arm. The keys of `contrasts` and `shown` (see
-    `shown_change`) are measures. The shares are the shares of unstable runs."""
+    `shown_change`) are measures. `baseline_share` and `arm_share` are the shares of unstable runs
+    in the two arms."""
     tolerated = 0.0
     if plan.instability and plan.instability.tolerated_share:
         tolerated = plan.instability.tolerated_share

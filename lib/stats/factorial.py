@@ -55,8 +55,8 @@ def changes_sign(estimates: Iterable[float | None]) -> bool:
     on both sides of zero. Settings without an estimate are ignored.
 
     Only the estimates count, not their intervals. So if the estimates disagree, a mean over
-    settings is never read as a finding, even if the disagreement may be chance. The intervals of
-    the settings show whether it may be.
+    settings is never read as a finding, even if the disagreement may be chance. The intervals in
+    the settings show whether chance can explain the disagreement.
     """
     values = np.array([*estimates], dtype=float)
     return bool((values < 0).any() and (values > 0).any())

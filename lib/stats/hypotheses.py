@@ -1,11 +1,11 @@
 """The tests of a plan: its contrasts, its families of tests, and its hypotheses.
 
-A claim with a direction is tested two-sided against its bound. It is supported if its side of the
-bound is shown, and refuted if the other side is shown. If neither is shown, the difference may be
-shown to be smaller than the smallest effect of interest: then it is negligible. Otherwise it is
-undecided. In older plans, without `small_effects`, a difference that is shown to be smaller than
-the smallest effect of interest refutes the claim instead. p values are adjusted by Holm's method
-within a family.
+A claim with a direction is tested two-sided against its bound. The claim is supported if the
+difference is shown to be on the claim's side of the bound, and refuted if it is shown to be on the
+other side. If neither is shown, but the difference is shown to be smaller than the smallest effect
+of interest, the answer is negligible. Otherwise the answer is undecided. In older plans, without
+`small_effects`, a difference that is shown to be smaller than the smallest effect of interest
+refutes the claim instead. p values are adjusted by Holm's method within a family.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,8 +44,8 @@ def planned_pairs(runs: pd.DataFrame, plan: Plan) -> Pairs:
     """Return the pairs of arms to compare:
 
     - every arm with its baseline;
-    - the contrasts of the plan's families, which name variants, in each setting of the other
-      factors;
+    - the contrasts in the plan's families. These name variants, so each contrast is made in every
+      setting of the other factors;
     - the pairs of the plan's hypotheses, if these name arms or variants.
     """
     arms = runs.drop_duplicates("arm").to_dict("records")
@@ -71,7 +71,7 @@ def planned_contrasts(
 
     The first table is a `contrast_table` of the plan's measures and the headline measures, with the
     columns family, test and p_holm. These three come from the first family that tests whether the
-    two arms differ (not whether they are equivalent). If there is none, they are "", "" and NaN.
+    two arms differ (not whether they are equivalent). If no family does, they are "", "" and NaN.
     The second table is `family_tests`, in which a contrast has one row for each of its families.
     """
     pairs = planned_pairs(runs, plan)
@@ -149,7 +149,7 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
       changes sign among them. If so, `settings` maps each setting to its t test; else it is {};
     - `answer` (supported, refuted, negligible or undecided), the plan's `sentence` for it, and the
       number of `seeds` that would decide an undecided one;
-    - `needed_seeds`: the seeds that change the answer if one of them is left out.
+    - `needed_seeds`: every seed that changes the answer if it alone is left out.
     """
     asked = [*_asked(runs, plan)]
     if not asked:
@@ -237,13 +237,14 @@ def _tested(
             }
         )
     table = pd.DataFrame(rows)
-    # A claim with a direction has one test, against its bound. Its p counts for both answers.
+    # A claim with a direction has one test, against its bound. The p of this test counts for
+    # supported and for refuted.
     either = table[["p", "refuted_p"]].min(axis=1, skipna=False)
     has_one = [bool(plan.small_effects) and one.h.direction in ("greater", "less") for one in asked]
     family = table["family"]
     for kind, adjusted in (("p", "p_holm"), ("refuted_p", "refuted_p")):
         tested = table[kind].where(~np.array(has_one), either)
-        # For the other of the two answers, p is 1. The maximum keeps it at 1.
+        # The answer on the wrong side of the bound has p = 1. The maximum keeps this p at 1.
         table[adjusted] = np.maximum(table[kind], tested.groupby(family).transform(holm))
     table["negligible_p"] = table.groupby(family)["negligible_p"].transform(holm)
     is_shown = [table[name] < plan.alpha for name in ("p_holm", "refuted_p", "negligible_p")]
@@ -252,7 +253,7 @@ def _tested(
 
 
 def sign_flip_sides(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
-    """Return the two one-sided sign-flip tests, above and below a bound, of deltas (n,). If signs
+    """Return the two one-sided sign-flip tests of deltas (n,), above and below a bound. If signs
     are flipped at random, the distribution of the mean is symmetric about zero. So a one-sided p is
     half of the two-sided p, or 1 minus half of it."""
 

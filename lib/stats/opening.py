@@ -1,5 +1,5 @@
 """The beginning of a study's analysis: its question, its answers in words, and what each arm
-changes. A sweep prints the same answers when the study is finished."""
+changes. `./run_all.sh` prints the same answers when the study is finished."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,8 +20,8 @@ from lib.stats.tables import UNTESTED, cautions, decisions_in_words
 
 
 def question(study: Study, plan: Plan | None) -> str:
-    """Return the question of the study's plan; without one, the comment that its file starts with,
-    or "" if there is none."""
+    """Return the question in the study's plan. Without a plan, return the comment at the top of the
+    study's file, or "" if there is no such comment."""
     if plan:
         return " ".join(plan.question.split())
     text = (PARAMS / f"{study.name}.yaml").read_text("utf-8").removeprefix(COPY)
@@ -39,16 +39,17 @@ def loss_first(runs: pd.DataFrame, plan: Plan | None) -> list[str]:
 
 
 def seed_numbers(study: Study) -> dict[int, int]:
-    """Map each seed to what tables call it: drawn seeds, of many digits, are numbered from 1."""
+    """Map each seed to its name in tables. Drawn seeds have many digits, so they are numbered from
+    1."""
     return {
         seed: number if study.drawn else seed for number, seed in enumerate(study.seeds, start=1)
     }
 
 
 def compared(verdict: Json, measure: str) -> Iterator[Row]:
-    """Yield the rows of a verdict that answer its study, each with its `name`: the hypotheses;
-    without any, the effects of the grid in a measure; without a grid, the contrasts in it. An
-    effect that changes sign is followed by its settings."""
+    """Yield the rows of a verdict that answer the study's question, each with its `name`. These are
+    the hypotheses. If there are none, they are the effects of the grid in `measure`; if there is no
+    grid, the contrasts in `measure`. An effect that changes sign is followed by its settings."""
     plain = {"changes_sign": False, "kind": ""}
     effects = [row for row in verdict["effects"] if row["measure"] == measure]
     if tests := verdict["hypothesis_tests"]:
@@ -69,8 +70,8 @@ def answer_sentences(
     verdict: Json, plan: Plan | None, runs: pd.DataFrame, numbers: Mapping[int, int]
 ) -> str:
     """Write one sentence, in Markdown, for each hypothesis of a plan and each decision. Without
-    hypotheses, write one for each effect or contrast in the measure that is shown first, and then
-    the `cautions`. `numbers` maps seeds to their numbers, as `seed_numbers` does."""
+    hypotheses, write a sentence for each effect or contrast in the measure that is shown first, and
+    then the `cautions`. `numbers` maps seeds to their numbers, as `seed_numbers` does."""
     table = pd.DataFrame(compared(verdict, loss_first(runs, plan)[0]))
     if table.empty:
         return "One arm: there is nothing to compare."
@@ -95,7 +96,7 @@ def _answer(row: Row, plan: Plan, numbers: Mapping[int, int]) -> str:
 
 
 def _finding(row: Row) -> str:
-    """Write in which direction a difference goes, if its interval excludes zero, and its size."""
+    """Write the size of a difference, and its direction if the interval excludes zero."""
     name, measure = spoken(row["name"]), MEASURES[row["measure"]]
     if row["changes_sign"]:
         return f"{name}: **{CHANGES}**"
@@ -112,7 +113,7 @@ def _finding(row: Row) -> str:
 
 
 def arm_table(study: Study) -> pd.DataFrame:
-    """Return what each arm changes from the study's first arm, and the arm that it is compared
+    """Return how each arm differs from the study's first arm, and the arm that it is compared
     with."""
     arms = study.arms()
     rows = {

@@ -1,9 +1,9 @@
 """Paired inference over seeds: from one value per run to a table with one row per contrast.
 
-A contrast is arm - baseline in one measure, seed by seed. Its primary test is the paired t test:
-with few seeds, only the t interval keeps its coverage, if the deltas are normal. The bootstrap and
-the sign-flip test are also computed. The sign-flip test only assumes that the deltas are symmetric.
-We report it with the smallest p that this number of seeds can give.
+A contrast is arm - baseline in one measure, seed by seed. The primary test is the paired t test: if
+there are few seeds and the deltas are normal, only the t interval has its nominal coverage. The
+bootstrap and the sign-flip test are also computed. The sign-flip test only assumes that the deltas
+are symmetric. We report it with the smallest p that this number of seeds can give.
 
 Functions that draw random numbers take a `numpy.random.Generator`. The same state gives the same
 answer. The order of the seeds never matters.
@@ -41,7 +41,7 @@ class TTest(NamedTuple):
     """A paired t test; mean and interval are in the measure's units."""
 
     n: int
-    """Seeds that completed in both arms."""
+    """Number of seeds with completed runs in both arms."""
     mean_delta: float
     t_low: float
     t_high: float
@@ -92,7 +92,7 @@ def contrast_table(
                 power=power,
                 margin=margins.get(measure),
             )
-            if measure in JUDGED:  # their test is the sign-flip test, which is McNemar's
+            if measure in JUDGED:  # tested by sign flips: for shares, that is McNemar's test
                 contrast |= NO_T_TEST
             differing = budget_factors(budget, weights)
             key = {"arm": arm, "baseline": baseline, "measure": measure, "budget": differing}
@@ -113,8 +113,8 @@ def paired_contrast(
     """Compare an arm with its baseline by every statistic of this module.
 
     `baseline` and `arm` are values (seeds,) of one measure, for the same seeds in the same order;
-    NaN if the run diverged. Only seeds that completed in both arms are used. `n` counts them, and
-    `n_dropped` counts the others.
+    NaN if the run diverged. Only seeds with completed runs in both arms are used. `n` counts them,
+    and `n_dropped` counts the others.
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
     `d_z` is the mean of the deltas divided by their sd (Lakens 2013). `margin` is the largest
@@ -164,7 +164,7 @@ def paired_contrast(
 
 def weighted_deltas(values: pd.DataFrame, weights: Mapping[str, float]) -> Floats:
     """Return the sorted differences (seeds,) between the two `sides` of a weighted sum of arms. Use
-    only seeds that completed in all of these arms. `values` is a table of `by_seed`."""
+    only seeds with completed runs in all of these arms. `values` is a table of `by_seed`."""
     complete = sides(values, weights).dropna()
     return paired_deltas(complete["baseline"].to_numpy(), complete["arm"].to_numpy())
 
@@ -190,8 +190,9 @@ def sd_of(values: Floats) -> float:
 
 
 def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
-    """Test whether the mean of finite deltas (n,) is 0, two-sided, with its 1 - alpha interval:
-    mean ± t · sd / √n (Student 1908). If n < 2 or all deltas are equal, interval and p are NaN."""
+    """Make a two-sided test of whether the mean of finite deltas (n,) is 0. The mean's interval at
+    1 - alpha is mean ± t · sd / √n (Student 1908). If n < 2 or all deltas are equal, interval and p
+    are NaN."""
     values = np.sort(np.asarray(deltas, dtype=float))
     if not sd_of(values) > 0:  # 0 or NaN
         return TTest(len(values), _mean(values), np.nan, np.nan, np.nan)
@@ -204,7 +205,7 @@ def paired_rows(
     pairs: pd.DataFrame, runs: pd.DataFrame, measure: str, alpha: float = ALPHA
 ) -> pd.DataFrame:
     """Add to each row of `pairs` (columns arm and baseline) the `TTest` of their paired difference
-    in a measure, over the seeds that completed in both."""
+    in a measure, over the seeds with completed runs in both arms."""
     values = by_seed(runs, measure)
     tests = []
     for arm, baseline in zip(pairs["arm"], pairs["baseline"], strict=True):
@@ -244,8 +245,8 @@ def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[flo
 
 
 def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
-    """Test whether the mean of sorted deltas (n,) is 0, two-sided, by flipping their signs (Fisher
-    1935, § 21). Return p, and the smallest p that this number of seeds can give.
+    """Make a two-sided test of whether the mean of sorted deltas (n,) is 0, by flipping their signs
+    (Fisher 1935, § 21). Return p, and the smallest p that this number of seeds can give.
 
     p is the share of sign patterns with a mean at least as far from 0 as the observed mean. Up to
     n = 13, all 2^n patterns are enumerated; so the smallest p is 2 / 2^m if m deltas are not zero.

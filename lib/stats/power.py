@@ -56,7 +56,7 @@ def minimum_detectable_effect(
     if n < 2 or not sd > 0:
         return np.nan
     # The effect that we look for is below `upper`. At `upper`, the noncentrality is more than ten
-    # critical values, and the power is 1.
+    # times the critical value, and the power is 1.
     critical = scipy.stats.t.isf(alpha / 2, n - 1)
     upper = 10 * (critical + 3) / n**0.5
     root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)

@@ -18,11 +18,11 @@ FEW_SHOT = "macro_accuracy_few_shot"
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     """Repeat contrasts (rows with arm, baseline and measure) with each seed left out in turn.
 
-    Return a row per contrast, if at least three seeds completed in both arms: arm, baseline,
-    measure, n, mean_delta, the `lowest` and `highest` mean with one seed left out, `sign_changes`
-    (whether the sign of any of these means differs from that of mean_delta), and `largest_p`, the
-    largest t_p with one seed left out. If the contrasts are a family of tests, p is adjusted by
-    Holm's method over the family; the same seed is left out of all its tests.
+    Return a row per contrast, if at least three seeds have completed runs in both arms: arm,
+    baseline, measure, n, mean_delta, the `lowest` and `highest` mean with one seed left out,
+    `sign_changes` (whether the sign of any of these means differs from that of mean_delta), and
+    `largest_p`, the largest t_p with one seed left out. If the contrasts are a family of tests, p
+    is adjusted by Holm's method over the family; the same seed is left out of all its tests.
     """
     values = {measure: by_seed(runs, measure) for measure in contrasts["measure"].unique()}
     rows = []
@@ -42,7 +42,7 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
 
 def _range_of_means(contrast: Row, deltas: pd.Series, without: Mapping[Hashable, TTest]) -> Row:
     """Return the range of a contrast's mean over the tests in `without`, and whether its sign
-    changes. Each of these tests leaves one part out; `deltas` are from all parts."""
+    changes. Each of these tests leaves out one seed or one task; `deltas` are from all of them."""
     mean = deltas.mean()
     means = [test.mean_delta for test in without.values()]
     return {
@@ -83,7 +83,7 @@ def leave_one_task_out(
             continue
         of_measure = accuracy[row["measure"]]
         deltas = of_measure.loc[row["arm"]] - of_measure.loc[row["baseline"]]  # (seeds, tasks)
-        # Leave out seeds that were not completed in one of the arms. Then leave out tasks that one
+        # Leave out seeds without a completed run in one of the arms. Then leave out tasks that one
         # of the arms was not evaluated on.
         deltas = deltas.dropna(how="all").dropna(axis=1)
         if deltas.size and deltas.shape[1] > 1:
@@ -109,8 +109,8 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float = ALPHA
     all runs, to the suite or to stock tasks, with columns arm and seed.
 
     Return a row per arm, task and number of shots: arm, baseline, task, shots, the paired `TTest`,
-    and `p_holm`, its p adjusted by Holm's method over all tasks and shots of the arm. Empty without
-    items.
+    and `p_holm`, its p adjusted by Holm's method over all tasks and shots of the arm. The table is
+    empty if there are no items.
     """
     if items.empty:
         return pd.DataFrame()

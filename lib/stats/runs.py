@@ -80,11 +80,10 @@ MOST_NAMED = 8
 def check(study: Study, runs: list[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared.
 
-    All runs must have the study's hash. Runs on the same text must have the same hash of it. All
-    runs with the same level of `code` must have been made by the same code. Runs of one seed must
-    have the same initial weights and batches, and machines that round in the same way. If the
-    parameters of arms ask for the same budget, they must have had the same steps, tokens and
-    batches.
+    All runs must have the study's hash. Runs on the same text must agree on the hash of the text.
+    All runs with the same level of `code` must have been made by the same code. Runs of one seed
+    must have the same initial weights and batches, and machines that round in the same way. Arms
+    with the same budget in their parameters must have had the same steps, tokens and batches.
 
     Raises UserError for runs that were made under another plan.
     """
@@ -105,7 +104,7 @@ def check(study: Study, runs: list[RunResult]) -> None:
     # The vocabulary decides the shape of the embedding, and so the weights.
     same_weights = ("seed", *_VOCABULARY, *_OTHER_MODEL_FIELDS)
     _require_equal("initial_weights", runs, CODE, *same_weights)
-    # Across commits, weights can only be equal if the models have equally many parameters.
+    # Across commits, weights can be equal only if the models have the same number of parameters.
     _require_equal("initial_weights", runs, "parameters", *same_weights)
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)
@@ -138,7 +137,7 @@ def _require_equal(
 ) -> None:
     """Raise ResultError unless runs that agree in all of `same` also agree in `field`.
 
-    `same` has names of dotted parameters, or of fields of the result. `value` reads the value to
+    `same` lists dotted names of parameters, or fields of the result. `value` reads the value to
     compare from a run; without it, `field` is a field of the result. Within a group of runs, the
     most frequent value counts as right, and the error names the runs with another value.
     """
@@ -214,8 +213,8 @@ def code_of(run: RunResult) -> tuple[str, str]:
 
 
 def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, ...]:
-    """Return everything that decided how training rounded: packages, device, chip, and the settings
-    in `also`.
+    """Return everything that decided how numbers were rounded in training: packages, device, chip,
+    and the settings in `also`.
 
     If the run moved to another machine, a setting that changed has several values. Then list each
     value with the last step that was made with it.
@@ -242,7 +241,8 @@ def machine_settings(run: RunResult, also: Collection[str] = ()) -> tuple[str, .
 
 
 def measuring_settings(run: RunResult) -> tuple[str, ...]:
-    """Return everything that decided how measuring rounded: packages, device and chip."""
+    """Return everything that decided how numbers were rounded when the run was measured: packages,
+    device and chip."""
     executed = run.provenance["executed"]
     packages = dict(executed["packages"])
     if run.suite_hash is None and not run.config["evaluation"].get("tasks"):
@@ -296,7 +296,7 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def by_seed(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return a measure as a table with seeds as rows and arms as columns; NaN if a run has none."""
+    """Return a measure as a table with seeds as rows and arms as columns; NaN if a run lacks it."""
     return runs.pivot(index="seed", columns="arm", values=measure).astype(float)
 
 
@@ -315,7 +315,7 @@ def sides(values: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
 
 
 def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
-    """Return arm - baseline in a measure, by seed; NaN if either run has none."""
+    """Return arm - baseline in a measure, by seed; NaN if either run lacks the measure."""
     both = sides(by_seed(runs, measure), {arm: 1.0, baseline: -1.0})
     return both["arm"] - both["baseline"]
 
@@ -328,13 +328,13 @@ def budgets(runs: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def budget_factors(budget: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]) -> str:
     """Return the factors that give the two sides of a difference (see `sides`) different budgets.
 
-    `budget` comes from `budgets`. If no such field differs, the budgets were equal: `check` made
-    sure of that.
+    `budget` comes from `budgets`. If no field of `BUDGET` differs, the budgets were equal: `check`
+    made sure of that.
     """
 
     def differs(value_of: Mapping[str, Any]) -> bool:
-        """Return whether the sides differ. The weights of a value sum to 0 if it has the same
-        weight on both sides."""
+        """Return whether the sides differ. Weights on the baseline's side are negative. So if a
+        value has equal weight on both sides, its weights sum to 0."""
         total: dict[Any, float] = defaultdict(float)
         for arm, weight in weights.items():
             total[value_of[arm]] += weight
@@ -399,8 +399,8 @@ def read_parquet(
     study: Study, name: str, folder_of: Callable[[str, int], Path] | None = None
 ) -> pd.DataFrame:
     """Concatenate one of the raw tables (see `lib.results`) of all runs, with columns arm, variant,
-    setting and seed. Empty if no run has it, as with stock tasks. `folder_of` maps arm and seed to
-    the run's folder, by default the one in `runs/`."""
+    setting and seed. Empty if no run has the table, which can happen for stock tasks. `folder_of`
+    maps arm and seed to the run's folder, by default the one in `runs/`."""
     parts = []
     for arm, seed in product(study.arms(), study.seeds):
         folder = folder_of(arm.id, seed) if folder_of else run_folder(study.name, arm.id, seed)

@@ -2,7 +2,7 @@
 
 Two things are measured: the largest rise of the loss (the *severity*), in nats or in multiples of
 the run's batch noise; and the *plateau*, the number of steps in which the loss stays high at the
-start. A plan defines which rise makes a run unstable, and when a run is harmful.
+start. A plan defines which rise makes a run unstable, and when a run counts as harmful.
 `training_warnings` applies the same rule while a run trains.
 """
 
@@ -26,9 +26,9 @@ def rule_of(plan: Plan | None) -> Instability:
 
 
 def batch_noise(loss: ArrayLike, window: int) -> Floats:
-    """Estimate the batch noise at each step (steps,): the standard deviation, in nats, of the loss
-    of single batches before it. `loss` is a finite training loss (steps,). All NaN for fewer than
-    11 steps.
+    """Estimate the batch noise at each step (steps,): the standard deviation, in nats, of the
+    losses of single batches in the steps before. `loss` is a finite training loss (steps,). All NaN
+    for fewer than 11 steps.
 
     The estimate is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window`
     differences between neighbouring losses, divided by √2 because a difference has the noise of two
@@ -50,9 +50,9 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
 
 def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
-    """Return for each step of a finite training loss (steps,) whether it is further above the
-    running minimum than the rule allows, in nats or in multiples of its `batch_noise`. All False if
-    the rule sets no limit, or the run is too short to estimate noise."""
+    """For each step of a finite training loss (steps,), return whether the loss is further above
+    its running minimum than the rule allows, in nats or in multiples of the `batch_noise`. All
+    False if the rule sets no limit, or the run is too short to estimate noise."""
     values = np.asarray(loss, dtype=float)
     rises = values - np.minimum.accumulate(values)
     if rule.noise:
@@ -62,7 +62,7 @@ def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
 
 def plateau(loss: ArrayLike, below: float) -> int:
     """Count the steps until the mean of the last five training losses is below `below` nats; all
-    steps if it never is. `loss` is a training loss (steps,)."""
+    steps if the mean never is. `loss` is a training loss (steps,)."""
     means = pd.Series(np.asarray(loss, dtype=float)).rolling(5).mean()
     steps_below = np.flatnonzero(means < below)
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
@@ -190,7 +190,7 @@ def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
 
     - `finite`: the loss or the gradient is not finite;
     - `rise`: the loss is further above its minimum so far than the rule allows (if the plan has no
-      rule, by more than 12 times its noise);
+      rule, by more than 12 times the batch noise);
     - `norm`: the gradient norm is more than ten times the median of the 50 steps before.
     """
     rule = rule if rule.is_defined else Instability(noise=Noise())

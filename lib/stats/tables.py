@@ -31,9 +31,9 @@ REFERENCES = {
 
 UNTESTED = "Nothing is tested: an interval that excludes zero is a hint; test it on new seeds."
 PAGE = 105
-"""Letters that fit into a line of a page that is 1000 pixels wide."""
+"""Number of characters that fit on a line of a page 1000 pixels wide."""
 ACROSS = 6
-"""Up to this many arms are the columns of a table. More arms are its rows."""
+"""A table with more arms than this has arms as rows; otherwise arms are columns."""
 
 
 def in_markdown(verdict: Json) -> str:
@@ -83,8 +83,9 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
 
 
 def section(words: str, *tables: pd.DataFrame) -> None:
-    """Show whole tables below `words`: Markdown with a heading and what to look for. Show nothing
-    if all tables are empty. A table that is wider than a page is continued below, in parts."""
+    """Show whole tables below `words`, which is Markdown: a heading and what to look for. Show
+    nothing if all tables are empty. A table that is wider than a page is continued below, in
+    parts."""
     shown = [part for table in tables if not table.empty for part in _parts(table)]
     rows, columns, width = (f"display.max_{of}" for of in ("rows", "columns", "colwidth"))
     if shown:
@@ -93,8 +94,8 @@ def section(words: str, *tables: pd.DataFrame) -> None:
 
 
 def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split a table by columns into parts of at most `PAGE` letters a line. Names of arms may wrap
-    at their commas."""
+    """Split a table by columns into parts of at most `PAGE` characters a line. Names of arms may
+    wrap at their commas."""
     table = table.rename(index=_breakable, columns=_breakable)
     rest = PAGE - _width(table.index)
     parts, used = [list[int]()], 0
@@ -109,7 +110,8 @@ def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _width(cells: Iterable[object]) -> int:
-    """Return the number of letters that a column takes. Cells longer than 32 letters wrap."""
+    """Return the number of characters that a column takes. Cells of more than 32 characters
+    wrap."""
     return min(32, max((len(str(cell)) for cell in cells), default=0)) + 3
 
 
@@ -130,8 +132,8 @@ def result_table(result: RunResult) -> pd.DataFrame:
 
 def means(runs: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
     """Write mean ± sd (n - 1) over completed runs, with arms as rows and measures as columns.
-    Diverged runs are counted but not averaged. Only in shares of runs, such as the share of
-    unstable runs, does a diverged run count: as 1."""
+    Diverged runs are counted but not averaged. Shares of runs, such as the share of unstable runs,
+    are the exception: there, a diverged run counts as 1."""
     rows = {}
     for arm, of_arm in runs.groupby("arm", sort=False):
         completed = of_arm[of_arm["status"] == "completed"]
@@ -292,7 +294,8 @@ def repetitions(file: Path) -> str:
 
 
 def not_compared(runs: pd.DataFrame) -> str:
-    """Explain, if the arms' vocabularies differ, that no measure per token is compared; else ""."""
+    """If the arms' vocabularies differ, return a sentence that no measure per token is compared;
+    otherwise return ""."""
     if runs["vocabulary"].nunique() == 1:
         return ""
     return (

@@ -32,8 +32,9 @@ NULL_REPETITIONS = 50
 
 
 def fit_temperature(to_logits: ToLogits, rows: Rows) -> float:
-    """Return the temperature within `FITTED_BETWEEN` that minimizes the loss of these rows (Guo et
-    al. 2017, section 4.2). The loss is convex in the inverse temperature, so it has one minimum."""
+    """Return the temperature within `FITTED_BETWEEN` that minimizes the loss of the predictions in
+    `rows` (Guo et al. 2017, section 4.2). The loss is convex in the inverse temperature, so it has
+    one minimum."""
     from scipy.optimize import minimize_scalar  # imported here because it is slow to import
 
     def loss(log_temperature: float) -> float:

@@ -51,13 +51,13 @@ def load(folder: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         aside = path.rename(path.with_suffix(".damaged"))
         line = f"Checkpoint {path.name} is damaged. It is not used, and is kept as {aside.name}."
-        print(line, file=sys.stderr)  # stderr is not in the record of a notebook
+        print(line, file=sys.stderr)  # a notebook's record does not keep stderr
     return None
 
 
 def read_finished(study: str, arm: str, seed: int) -> tuple[RunResult, Corpus, GPT]:
-    """Load a finished run from `runs/`: its result, its corpus, and its model with the measured
-    weights.
+    """Load a finished run from `runs/`: its result, its corpus, and its model with the weights that
+    were evaluated.
 
     Raises ConfigError for a study, arm or seed that does not exist, UserError for a run without a
     result or weights, and CorpusError if its corpus is missing.

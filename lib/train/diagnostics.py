@@ -1,4 +1,4 @@
-"""Measure the inside of a model during training: norms, cosines, residual stream, logits, AdamW's
+"""Measure a model's internals during training: norms, cosines, residual stream, logits, AdamW's
 second moments, and gain and bias of the embedding normalization. The trainer calls these functions
 at each evaluation. They never change weights or draw random numbers.
 """
@@ -102,9 +102,9 @@ def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
     """Return the cosine between the gradients of the mean loss on two sets of windows, (n, T + 1)
     each. Each forward pass takes `size` windows.
 
-    If the cosine is near 1, both sets ask for the same step. If it is near 0, the gradients are
-    mostly noise. Unlike the length of a gradient, the cosine can be compared between models with
-    residual streams of different scale.
+    If the cosine is near 1, both sets ask for the same step. If the cosine is near 0, the gradients
+    are mostly noise. Unlike the length of a gradient, the cosine can be compared between models
+    with residual streams of different scale.
     """
     first = _gradient(model, one, size)
     second = _gradient(model, other, size)
@@ -139,7 +139,7 @@ def parameter_group(name: str) -> str:
 def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return the mean of AdamW's second moments in each `parameter_group`, as
     `second_moment_<group>`. Leave out groups without second moments. Before the first update, no
-    group has any. With Muon, a group that includes a matrix that Muon updates is left out."""
+    group has any. Groups with a matrix that Muon updates are also left out."""
     by_group: dict[str, list[Any]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})

@@ -24,8 +24,9 @@ trace and its point of the curve. `STEP` begins with ASCII's record separator.""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
 """Function to call for every step. The first argument is the step's row of the trace. The second
-argument is its point of the dev curve, or None if it has none. The function draws the growing curve
-during training. It is called for several steps at once, after the host has read their notes."""
+argument is its point of the dev curve, or None if the step has no point. The function draws the
+growing curve during training. The calls for several steps come at once, after the host has read the
+results of these steps from the device."""
 
 
 def launch(config: RunConfig, folder: Path, report: Report) -> None:
@@ -33,7 +34,7 @@ def launch(config: RunConfig, folder: Path, report: Report) -> None:
     weights are then in the last checkpoint.
 
     If one process dies, torchrun ends the others. If this process ends, all of them end as well,
-    because they can no longer write to the pipe that it reads.
+    because nothing reads the pipe that they write to.
 
     Raises UserError if a process ends before training does.
     """

@@ -183,8 +183,8 @@ class Measurement:
     """Numbers and tables of one run, and the seconds that each part took."""
 
     measures: dict[str, float | None] = field(default_factory=dict)
-    """The measures of a run. They are equal to the bit if the run is repeated on the same machine
-    with the same versions. Empty for a diverged run."""
+    """The measures of a run. They are bit-identical if the run is repeated on the same machine with
+    the same versions. Empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     """tasks, temperatures, lengths, token_classes, logits; and stock_tasks if the study has any."""

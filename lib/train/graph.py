@@ -1,4 +1,4 @@
-"""Run a training step as one CUDA graph: one launch from the host, instead of about 300 kernels."""
+"""Run a training step as one CUDA graph: the host launches one graph, not about 300 kernels."""
 
 from collections.abc import Callable
 from functools import cache
@@ -16,8 +16,8 @@ device. See `Trainer.update`."""
 def why_eager(config: RunConfig, machine: Machine) -> str:
     """Return the features of a run on this machine that rule out a CUDA graph; "" if none do.
 
-    A graph repeats the same kernels with the same arguments. So in the middle of a step, the host
-    can decide nothing, read nothing from the device, and pass no new number to it.
+    A graph repeats the same kernels with the same arguments. So during a step, the host cannot make
+    decisions, read from the device, or pass a new number to it.
     """
     untried = config.training.precision == "fp16" and config.machine.graph is not True
     reasons = {
@@ -34,7 +34,7 @@ def why_eager(config: RunConfig, machine: Machine) -> str:
 @cache
 def capture_stream() -> torch.cuda.Stream:
     """Return the stream that all captures in this process share. cuBLAS keeps a workspace of 32 MB
-    per stream, so with a stream for each run, each run would take that much more."""
+    per stream, so with a stream for each run, each run would take 32 MB more."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 

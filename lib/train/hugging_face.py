@@ -108,8 +108,8 @@ def as_gpt2(model: GPT, end: int | None = None) -> "GPT2LMHeadModel":
 
 @torch.no_grad()
 def named_weights(model: GPT) -> dict[str, Tensor]:
-    """Return the weights of a model for a GPT-2 (see the top of this file). Their names are Hugging
-    Face's, and we use the same names."""
+    """Return the weights of a model for a GPT-2 (see the top of this file). Our names of weights
+    are also Hugging Face's, so no name changes."""
     config = model.config
     weights = {}
     for name, tensor in model.state_dict().items():

@@ -2,9 +2,9 @@
 tasks or your own tasks (`evaluate_tasks`). `CharacterLM` is the adapter between the harness and a
 GPT.
 
-A stock task is a task of the harness that a study names. It must score given texts; tasks that
-generate text are refused. The harness downloads the data of a task if they are missing. Your own
-tasks come from `evaluation.include_path`.
+A stock task is a task of the harness that a study names. Only tasks that score an existing text are
+allowed; tasks that generate text are refused. The harness downloads the data of a task if they are
+missing. Your own tasks come from `evaluation.include_path`.
 
 The adapter is a subclass of `LM`, not of `TemplateLM`, because `TemplateLM` moves white space from
 the end of a context to the continuation. In our suite, a line break is a character like any other.
@@ -79,8 +79,8 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
         batch = contexts[start : start + batch_size]
         cache = KVCache(shared)
 
-        # 2) One row per context. The first context is the shortest. Read every context up to the
-        # length of the shortest, without the last id of the shortest.
+        # 2) One row per context. The first context is the shortest, with m ids. From every context,
+        # read the first m - 1 ids, except those that all contexts share.
         end = len(batch[0]) - 1
         if end > len(common):
             unread = [context[len(common) : end] for context in batch]
@@ -209,8 +209,8 @@ def quiet() -> Iterator[None]:
 
 def _as_named(files: Any) -> Any:
     """Escape the paths of existing files. `datasets` would read `[`, `*` and `?` in them as
-    patterns, and open other files. If there is no such file, the path is meant as a pattern, and
-    stays unchanged. Raises ConfigError for a path that cannot be escaped."""
+    patterns, and open other files. Any other path is meant as a pattern, and stays unchanged.
+    Raises ConfigError for a path that cannot be escaped."""
     if isinstance(files, dict):
         return {part: _as_named(of) for part, of in files.items()}
     if isinstance(files, list | tuple):
@@ -327,8 +327,8 @@ def require_tasks(
     about contexts that will lose their beginning.
 
     Raises ConfigError if the harness lacks a task, if the data of a task cannot be downloaded, if
-    one of the adapters cannot encode a question, or if no task provides one of the measures in
-    `tested`.
+    one of the adapters cannot encode a question, or if a measure in `tested` is provided by no
+    task.
     """
     measures: list[str] = []
     lines: list[str] = []
@@ -416,7 +416,7 @@ def _shots(task: Any, number: int | None) -> int:
 
 
 def _is_judged(task: Any) -> bool:
-    """Return whether a task has exactly one accuracy, and whether it is the mean over questions."""
+    """Return whether a task has exactly one accuracy, and this is the mean over questions."""
     filters = task.get_config("filter_list") or [None]
     return task.aggregation().get("acc") is mean and len(filters) == 1
 

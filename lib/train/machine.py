@@ -64,8 +64,8 @@ def prepare(config: RunConfig) -> Machine:
     torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(False)
-    # Like `torch.use_deterministic_algorithms(True)`, but without importing the compiler (a
-    # second).
+    # Like `torch.use_deterministic_algorithms(True)`, but without importing the compiler, which
+    # takes a second.
     torch.set_deterministic_debug_mode("error")
     # We never read memory before we write to it, so torch need not fill it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -132,7 +132,7 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
 
 def require_devices(machine: Machine) -> None:
     """Raise ConfigError if a run needs more processes than this machine has GPUs. On a CPU, compare
-    with the number of cores."""
+    the processes with the number of cores."""
     devices = torch.cuda.device_count() if machine.device == "cuda" else cores()
     if machine.processes > devices:
         raise ConfigError(
@@ -142,7 +142,8 @@ def require_devices(machine: Machine) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """Return the peak memory so far, in bytes: of tensors on a GPU, or of this process on a CPU."""
+    """Return the peak memory so far, in bytes. On a GPU, it is that of all tensors; on a CPU, that
+    of this process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,7 +6,7 @@ D = C / H.
 Parameters are named as in GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
 `transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
 ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
-By default the model is GPT-2. `ModelConfig` can also describe nanochat's.
+By default the model is GPT-2. `ModelConfig` can also describe nanochat's model.
 """
 
 import hashlib
@@ -176,11 +176,11 @@ class MLP(nn.Module):
 
 
 def pre_norm(config: ModelConfig) -> nn.Module:
-    """Return the normalization before an attention, an MLP or the output projection.
+    """Return the normalization before an attention layer, an MLP or the output projection.
 
-    `branch_multiplier` multiplies the residual stream by this factor, and its variance by the
-    square of the factor. So eps is also multiplied by the square. Then the output is the same as
-    for a stream that was not scaled.
+    `branch_multiplier` is the factor by which the residual stream is larger. The variance of the
+    stream is larger by the square of this factor. So eps is also multiplied by the square. Then the
+    output is the same as for a stream that was not scaled.
     """
     factor = config.branch_multiplier**2
     if config.norm == "rmsnorm":
@@ -393,8 +393,8 @@ class GPT(nn.Module):
 
 
 def weights_digest(model: GPT, *, all_weights: bool = False) -> str:
-    """Compute the SHA-256 over names and bytes of the weights. Include the embedding norm's weights
-    only with `all_weights`: arms differ in them, but must agree in all others."""
+    """Compute the SHA-256 over names and bytes of the weights. Include the weights of the embedding
+    norm only with `all_weights`: arms differ in them, but must agree in all others."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if all_weights or not name.startswith("transformer.emb_norm"):

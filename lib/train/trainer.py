@@ -9,9 +9,10 @@ To read a number from a GPU, the host must wait for the GPU. So each step leaves
 on the device, as *notes*. The host reads them every `READ_EVERY` steps (`read_notes`). Between
 steps, `training_loop` evaluates on dev (`evaluate`) and writes checkpoints (`save`).
 
-A run may be killed at any time. It resumes from its last checkpoint and (on a CPU) ends with the
-same weights, to the bit. Initial weights, batches and evaluation draw from separate random number
-generators. So neither the variant nor the number of evaluations changes the batches.
+A run may be killed at any time. It resumes from its last checkpoint and (on a CPU) ends with
+weights that are bit-identical to those of an uninterrupted run. Initial weights, batches and
+evaluation draw from separate random number generators. So neither the variant nor the number of
+evaluations changes the batches.
 """
 
 import hashlib
@@ -138,12 +139,12 @@ def train(
 
 
 class Trainer:
-    """One run. During training this is its state; after training, it has the trained model and the
-    history of all steps.
+    """One run. During training, this object holds the state of the run; after training, the trained
+    model and the history of all steps.
 
     Several processes may train the run together (Li et al. 2020, arXiv 2006.15704). Each process
     draws the whole batch and takes its own rows. All processes apply the same mean gradient, so
-    their weights stay equal to the bit. Only the first process (rank 0) writes checkpoints.
+    their weights stay bit-identical. Only the first process (rank 0) writes checkpoints.
     """
 
     def __init__(
@@ -175,8 +176,8 @@ class Trainer:
         # Optimizers
         self.optimizers = make_optimizers(self.model, config.training)
         self.optimizer = self.optimizers[-1]
-        """AdamW. It updates all parameters, except the weight matrices in blocks if there is Muon.
-        """
+        """AdamW. It updates all parameters. With Muon, it updates all except the weight matrices in
+        blocks."""
         is_fp16 = config.training.precision == "fp16"
         self.scaler = torch.amp.GradScaler(self.device, enabled=is_fp16)
 
@@ -384,8 +385,8 @@ class Trainer:
         skipped = ~(loss + norm).isfinite()
         if self.scaler.is_enabled():
             # fp16 gradients overflow now and then, and the scaler then lowers its scale. One
-            # overflow does not mean that the run diverged. Many in a row do, and so does a loss
-            # that is not finite.
+            # overflow does not mean that the run diverged. Many in a row mean it, and so does a
+            # loss that is not finite.
             self.overflows.add_(1).mul_(skipped)  # in place, because a CUDA graph keeps the address
             diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
         else:
@@ -459,7 +460,8 @@ class Trainer:
         point |= snapshot(self.model, self.dev)
         point |= second_moments(self.model, self.optimizer)
         # The cosine needs two sets of windows. A quarter of all windows in each set is enough to
-        # estimate the direction of a gradient. With 32 windows, that costs half a training step.
+        # estimate the direction of a gradient. With 32 windows, that takes half as long as a
+        # training step.
         one, other = self.dev[::4], self.dev[2::4]  # (n / 4, T + 1) each
         if len(other):
             size = self.machine.micro_batch_size
@@ -524,8 +526,8 @@ def chained_hash(before: str, x: Tensor) -> str:
 
 
 def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> tuple[str, str]:
-    """Return `initial_weights` and `batches` of a `Trainer` after `steps` steps, without training.
-    Many arms share them, so they are cached for the next call."""
+    """Return the `initial_weights` and `batches` that a `Trainer` has after `steps` steps, but do
+    not train. Many arms share these hashes, so they are cached for the next call."""
     # The embedding norm draws no weights and is not hashed, so all its variants share an entry.
     model = config.model.model_copy(update={"embedding_norm": "none"})
     batch_size = config.training.batch_size

@@ -342,7 +342,7 @@ def test_a_planned_study_tells_its_answers_and_studies_keep_the_order_of_their_t
     assert "in its plan's words" in found[3]["more"]
     ranks = [site.question_of(name, None, None, turn.paper) for name in ("tuning", "turn", "mine")]
     assert ranks == sorted(ranks)
-    assert ranks[1][1].startswith("does it help at a high constant rate")
+    assert ranks[1][1].startswith("does the layer help at a high constant rate")
 
 
 def test_a_run_s_page_names_the_commit_that_executed_its_notebook(built):
