@@ -28,6 +28,7 @@ import nbformat
 import nh3
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nbconvert import HTMLExporter
+from nbconvert.filters import markdown2html
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from rich.progress import track
 from vl_convert import javascript_bundle
@@ -43,7 +44,7 @@ from lib.config.study import Arm, Study, load_study
 from lib.config.yaml import Json, read_yaml
 from lib.publish import curves
 from lib.publish.curves import curves_of
-from lib.publish.template import direction
+from lib.publish.template import Template, direction
 from lib.record.archive import (
     Record,
     Run,
@@ -94,6 +95,7 @@ def notebook_html(path: Path) -> str:
     """Render an executed notebook as safe HTML; if that fails, return a note that says why."""
     try:
         page, _ = _exporter.from_notebook_node(nbformat.read(path, as_version=4))
+        page = page.replace("No description has been provided for this image", "Figure")
         return _cleaner.clean(page)
     except Exception as error:
         return f"<p>This file cannot be shown as a notebook: {html.escape(repr(error)[:300])}</p>"
@@ -258,12 +260,40 @@ def question_of(name: str, design: Study | None, plan: Plan | None, paper: Path)
     return len(asked), f"what difference {verb} {factors} make?" if factors else ""
 
 
+def setting_of(design: Study | None) -> str:
+    """Return text, size, steps, rate and schedule of a study in one line, without its factors."""
+    if not design:
+        return ""
+    model, training = design.model, design.training
+    fixed = {
+        "corpus.source": Path(design.corpus.source).name,
+        "model.n_layer": f"{model.n_layer} blocks",
+        "model.n_embd": f"{model.n_embd} features",
+        "training.iterations": f"{training.iterations:,} steps",
+        "training.learning_rate": f"rate {training.learning_rate:g}",
+        "training.schedule": spoken(training.schedule),
+    }
+    return ", ".join(words for field, words in fixed.items() if field not in design.factors)
+
+
+def abstract_of(paper: Path | None) -> str:
+    """Return the abstract of a paper's manuscript as HTML; "" if there is none.
+
+    Raises TextError if a claim of the manuscript does not hold."""
+    if not paper or not (paper / "paper.md").is_file():
+        return ""
+    text = Template(paper).render("paper.md")
+    _, _, rest = text.partition("::: {.abstract}\n")
+    sentences = rest.partition(":::")[0].replace("\n", "\n\n")  # a paragraph each
+    return _cleaner.clean(markdown2html(sentences))
+
+
 def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> Json:
     """Write a study's pages, and return what the first page shows of it: question, answers, rows of
     the table of runs, and the trouble with reading it. It is read from the record of a paper;
     without a paper, from `runs/`."""
     shown: Json = {"name": name, "rows": [], "notebooks": {}, "curves": "", "trouble": ""}
-    shown |= {"rank": 0, "question": "", "standing": "", "answers": []}
+    shown |= {"rank": 0, "question": "", "setting": "", "standing": "", "answers": []}
     shown |= {"done": 0, "steps": (0, 0), "is_training": False}  # steps made and asked
     try:
         design, plan, verdict = None, None, RUNS / name / "verdict.json"
@@ -278,6 +308,7 @@ def read_study(site: Path, paper: Path | None, name: str, refresh: int = 0) -> J
             plan = read_plan(design.plan)
         asked = question_of(name, design, plan, paper or paper_of(name))
         shown["rank"], shown["question"] = asked
+        shown["setting"] = setting_of(design)
         if verdict.is_file():
             found = read_json(verdict)
             shown["standing"] = found["standing"].lower()
@@ -320,6 +351,7 @@ def build_site(
     css = {"light": light.get_style_defs(".highlight"), "dark": dark.get_style_defs(".highlight")}
     _write(site, "site.css", "site.css.j2", **css)
     content: Json = {"title": title, "studies": studies, "refresh": refresh, "left": left}
+    content["abstract"] = abstract_of(paper)
     measures = {name: MEASURES[name] for name in SHOWN}
     _write(site, "index.html", "index.html.j2", measures=measures, counted=counted, **content)
     return studies

@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from lib.config.errors import UserError
 from lib.config.paths import PAPERS
 from lib.config.plan import read_plan
-from lib.config.study import SCRATCH, Study
+from lib.config.study import SCRATCH, Study, load_study
 from lib.publish import site
 from lib.publish.curves import curves_of
 from lib.publish.site import notebook_html, read_study
@@ -312,6 +312,21 @@ def test_a_sweep_is_told_by_its_lock(own, monkeypatch, tmp_path):
         fcntl.flock(log, fcntl.LOCK_EX)
         assert site.is_sweeping()
     assert not site.is_sweeping()
+
+
+def test_the_page_of_a_paper_opens_with_its_abstract(tmp_path):
+    (tmp_path / "results").mkdir()
+    text = "# T\n\n::: {.abstract}\nIt *costs*<script>x</script>.\nBut {{ 1 + 1 }}.\n:::\n\nMore.\n"
+    (tmp_path / "paper.md").write_text(text)
+    shown = site.abstract_of(tmp_path).split("\n")
+    assert [*filter(None, shown)] == ["<p>It <em>costs</em>.</p>", "<p>But 2.</p>"]
+    assert site.abstract_of(None) == site.abstract_of(tmp_path / "another") == ""
+
+
+def test_a_study_s_line_names_what_does_not_vary():
+    line = "tinyshakespeare, 8 blocks, 128 features, 2,400 steps, rate 0.00518, warm-up + cosine"
+    assert site.setting_of(load_study("tying")) == line
+    assert "rate" not in site.setting_of(load_study("tuning"))
 
 
 def row(arm, low, high, measure="loss"):
