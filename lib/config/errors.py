@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import reprlib
 import signal
 import sys
@@ -94,6 +95,9 @@ def short(value: object, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
+_NUMBER = re.compile(r"[-+.\deE]*\d[-+.\deE]*")
+
+
 def explain(error: ValidationError, schema: type[BaseModel], most: int = 5) -> list[str]:
     """Rewrite the first few of pydantic's errors, a line each: the field, its value, the allowed
     values and the remedy."""
@@ -118,7 +122,9 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         return f"{name}: is missing; add it"
     if kind == "list_type":
         is_level = isinstance(value, str | int | float)
-        example = value if isinstance(value, str) else json.dumps(value) if is_level else "a, b"
+        level = value if isinstance(value, str) else json.dumps(value)
+        example = level if "," in level else f"{level}, …" if is_level else "a, b"
+        example = "0, 1, 2" if last == "seeds" else example
         return f"{name}: {short(value)} is no list; write [{example}]"
     if kind in ("dict_type", "model_type", "model_attributes_type"):
         return f"{name}: {short(value)} holds no fields; write them below it, or leave it out"
@@ -130,6 +136,11 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         meant = "none" if value in _OFF else str(value)
         near = get_close_matches(meant, map(str, allowed), 1, cutoff=0.9)
         remedy = f"; did you mean '{near[0]}'?" if near else ""
+    elif kind in ("bool_type", "bool_parsing"):
+        remedy = "; write true or false"
+    elif kind in ("int_type", "float_type") and _NUMBER.fullmatch(str(value)):
+        how = "quotes" if isinstance(value, str) else "a decimal point or an exponent"
+        remedy = f"; write it without {how}"
     return f"{name}: {short(value)} is not allowed. {message}{remedy}"
 
 

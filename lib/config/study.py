@@ -382,7 +382,7 @@ def _study_file(study: Any) -> Path:
     is_of_params = file.parent in (Path(), Path("params"))
     if file.stem not in names or not is_of_params:
         asked = file.name.removesuffix(".yaml") if is_of_params else str(study)
-        raise ConfigError(f"study: {suggest(asked, names)} in params/")
+        raise ConfigError(f"study: {suggest(asked, names)}")
     return PARAMS / f"{file.stem}.yaml"
 
 

@@ -419,6 +419,7 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
             raise CorpusError(f"{name}: empty or too short: {n} characters; give 20 or more")
         if not in_characters and len(lengths) < split.FEWEST:
             few = f"too few documents: {len(lengths)}; give {split.FEWEST} or more"
+            few += ", or join the files into one text" if are_files else ""
             raise CorpusError(f"{name}: {few}")
         read_all, held_out = split.split_texts(
             lambda: _read(named), lengths, are_documents=not in_files

@@ -189,6 +189,7 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
                 print(line)
         case "freeze":
             from lib.config.freeze import draft_plan, freeze
+            from lib.config.plan import read_plan
             from lib.config.study import load_study
             from lib.sweep.estimate import data_of, power
 
@@ -196,7 +197,12 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             if options.new:
                 draft_plan(plan, options.study)
             else:
+                earlier = read_plan(plan)
                 frozen = freeze(plan, data_of)
+                if earlier.frozen:
+                    print(
+                        f"{plan} was frozen before; its old hash no longer counts: {earlier.hash}"
+                    )
                 print(f"{plan} is frozen. Its hash: {frozen.hash}")
                 for study in map(load_study, frozen.confirmatory):
                     print(f"Seeds of {study.name}: {', '.join(map(str, study.seeds))}")

@@ -358,6 +358,7 @@ def estimate(
     needed = memory(config, size)
     parts = ", ".join(f"{part} {amount(number)}" for part, number in needed.items())
     yield f"  memory      {amount(sum(needed.values()))} per process: {parts}"
+    yield f"              and about {amount(PROCESS)} for Python and torch"
     checkpoint = needed["optimizer"] + 4.0 * parameters
     seconds = seconds_to_write(checkpoint)
     yield f"  checkpoint  {amount(checkpoint)}, written here in {seconds:.1f} s"
@@ -408,7 +409,7 @@ def power(plan: Plan, study: Study, effect: float | None, spread: str | None) ->
                     h, arm_weights(h.pairs, variants, levels, h.minus_share)
                 )
     if not sds:
-        yield "Power: unknown; pass --spread: a pilot study, or your guess of the differences' sd"
+        yield "Power: unknown; write `spread` into the plan, or pass --spread to `estimate`"
         return
     table = expected_power(plan, sds, n, effect)
     yield f"Power of {n} seeds, and the seeds for a power of {plan.power:.0%}:"

@@ -31,7 +31,11 @@ ADDED = [
     ("model: {embedding_norm: layer_norm}",
      "model.embedding_norm: 'layer_norm' is not allowed.…; did you mean 'layernorm'?"),
     ("training: {learning_rate: 1,3}", "training.3: 3 is not allowed. Keys should be strings"),
-    ("training: {iterations: 1e3}", "training.iterations: 1000.0 is not allowed.…a valid integer"),
+    ("training: {iterations: 1e3}",
+     "training.iterations: 1000.0 is not allowed.…; write it without a decimal point or an exp"),
+    ("training: {learning_rate: '3e-3'}",
+     "training.learning_rate: '3e-3' is not allowed.…; write it without quotes"),
+    ("model: {qk_norm: no}", "model.qk_norm: 'no' is not allowed.…; write true or false"),
     ("training: {weight_decay: .inf}", "training.weight_decay: inf is not allowed. Input should"),
     ("factors: {corpus.source: [a/x.txt, ./a/x.txt]}", "factors: 'source=x.txt' is there twice"),
     ("model: {embedding_norm: no}",
@@ -46,7 +50,7 @@ ADDED = [
     ("factors: model.tied", "factors: 'model.tied' holds no fields; write them below it, or leave"),
     ("factors: {training.optimizer: 'adamw, muon'}",
      "factors.training.optimizer: 'adamw, muon' is no list; write [adamw, muon]"),
-    ("factors: {model.tied: true}", "factors.model.tied: True is no list; write [true]"),
+    ("factors: {model.tied: true}", "factors.model.tied: True is no list; write [true, …]"),
     ("factors: {model.tied: }", "factors.model.tied: None is no list; write [a, b]"),
     ("model: {n_head: 3, n_embd: 128}", "model: n_embd 128 must be a multiple of n_head 3"),
     ("model: {n_head: 2, n_embd: 6, positions: rotary}", "model: positions: rotary needs an even"),
@@ -115,7 +119,7 @@ WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("name: little\nseeds: []", ": seeds: [] is not allowed. List should have at least 1 item"),
     ("name: little\nseeds: [0, 1, 1]", ": seeds: 1 is there twice; list each value once"),
     ("name: little\nseeds: [0, -1]", ": seeds.1: -1 is not allowed. Input should be greater"),
-     ("name: little\nseeds: 3", ": seeds: 3 is no list; write [3]"),
+     ("name: little\nseeds: 3", ": seeds: 3 is no list; write [0, 1, 2]"),
      ("name: other\nseeds: [0]", ": name: 'other' is not the file's name; write 'lit"),
     ("name: Two Words\nseeds: [0]", ": name: 'Two Words' is not allowed. String should match"),
     ("name: little\nseeds: [0]\npaper: ../x", ": paper: '../x' is not allowed. String should"),
@@ -216,7 +220,7 @@ def test_anything_that_is_no_study_is_refused(value):
 
 @pytest.mark.parametrize("name", ["smokee", "params/smokee.yaml", "smokee.yaml"])
 def test_the_nearest_study_is_named_for_a_name_and_for_a_path(name):
-    said = "study: 'smokee' is unknown; did you mean 'smoke'? in params/"
+    said = "study: 'smokee' is unknown; did you mean 'smoke'?"
     assert refused(load_study, name) == said
 
 
