@@ -229,6 +229,13 @@ class Transformer(nn.Module):
             self.wpe = nn.Embedding.from_pretrained(positions, freeze=False)  # type: ignore[no-untyped-call]
         self.emb_norm = embedding_normalization(config)
         self.config = config
+        # Instead of a shift: a rotation, drawn with this seed.
+        drawn = torch.randn(
+            config.n_embd,
+            config.n_embd,
+            generator=torch.Generator().manual_seed(config.embedding_roll),
+        )
+        self.register_buffer("rotation", torch.linalg.qr(drawn).Q, persistent=False)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = pre_norm(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -245,7 +252,7 @@ class Transformer(nn.Module):
         if self.config.embedding_norm_on == "sum":
             x = self._normalized(x)
         if self.config.embedding_roll:
-            x = x.roll(self.config.embedding_roll, dims=-1)
+            x = x @ self.rotation
         return x  # type: ignore[no-any-return]
 
     def _normalized(self, x: Tensor) -> Tensor:
