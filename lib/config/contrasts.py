@@ -61,8 +61,13 @@ def spoken(name: str) -> str:
     `LayerNorm − no layer` for `embedding_norm=layernorm - embedding_norm=none`."""
     # This must not match in `gradient_clip=none`.
     level = r"(?<![\w=])(?:(?:embedding_norm|schedule|optimizer)=)?([a-z_]+)(?![\w=])"
-    words = re.sub(level, lambda found: LABELS.get(found[1], found[0]), name)
+    words = re.sub(level, lambda found: LABELS.get(found[1], found[0]), short_commits(name))
     return words.replace(" - ", " − ").replace(",", ", ")
+
+
+def short_commits(text: str) -> str:
+    """Cut each commit in a text, a hash of 40 digits, to its first 12."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", text)
 
 
 def short_names(*levels: Level) -> dict[str, str]:

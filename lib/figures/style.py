@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
-from lib.config.contrasts import LABELS, spoken
+from lib.config.contrasts import LABELS, short_commits, spoken
 from lib.config.files import atomic_write, write_bytes
 
 plt.rcdefaults()  # ignore the user's matplotlibrc
@@ -197,7 +197,7 @@ def facets(
             ax.set_xlabel(textwrap.fill(ax.get_xlabel(), across))
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(10 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
-            factors = setting.replace("_", " ").replace("=", " = ").split(",")
+            factors = short_commits(setting).replace("_", " ").replace("=", " = ").split(",")
             fit = int(14 * width / side_by_side)  # letters that fit into a line
             ax.set_title("\n".join(textwrap.fill(factor, fit) for factor in factors))
         if is_grid:
@@ -285,6 +285,7 @@ def log_if_wide(ax: Axes, values: pd.Series) -> None:
 def name_ticks(ax: Axes, names: Sequence[str]) -> None:
     """Label the positions 0, 1, … of the x axis with names. Wrap names at their spaces, and rotate
     them if they would still overlap."""
+    names = [short_commits(name) for name in names]
     room = int(ax.bbox.width / (7 * max(1, len(names))))  # letters
     fit = max(room, *(len(word) for name in names for word in name.split()))
     ax.set_xticks(range(len(names)), [textwrap.fill(name, fit) for name in names])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from lib.config.contrasts import spoken
+from lib.config.contrasts import short_commits, spoken
 from lib.config.metrics import MEASURES
 from lib.config.paths import PARAMS
 from lib.config.plan import Plan
@@ -118,8 +118,9 @@ def arm_table(study: Study) -> pd.DataFrame:
     arms = study.arms()
     rows = {
         arm.id: {
-            "changes": ", ".join(_changes(arm, arms[0])) or "nothing: it is the baseline",
-            "compared with": "" if arm.baseline == arm.id else arm.baseline,
+            "changes": short_commits(", ".join(_changes(arm, arms[0])))
+            or "nothing: it is the baseline",
+            "compared with": "" if arm.baseline == arm.id else short_commits(arm.baseline),
         }
         for arm in arms
     }

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
+from lib.config.contrasts import short_commits
 from lib.config.files import read_json
 from lib.config.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.config.yaml import Json
@@ -116,7 +117,7 @@ def _width(cells: Iterable[object]) -> int:
 
 
 def _breakable(name: object) -> object:
-    return name.replace(",", ", ") if isinstance(name, str) else name
+    return short_commits(name).replace(",", ", ") if isinstance(name, str) else name
 
 
 def result_table(result: RunResult) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from lib.config.claim import load_plan
+from lib.config.contrasts import short_commits
 from lib.config.files import read_json
 from lib.config.metrics import MEASURES, measures_in
 from lib.config.paths import relative, result_file, study_folder
@@ -46,7 +47,7 @@ def print_study(name: str, runs: pd.DataFrame, verdict: Json, plan: Plan | None)
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{name}: {len(runs)} runs, {arms} arms × {seeds} seeds\n")
     measures = [*main_measures(runs, plan), *measures_in("headline")]
-    longest = max(map(len, runs["arm"]))
+    longest = max(len(short_commits(arm)) for arm in runs["arm"])
     measures = available_measures(measures, runs)[: max(1, (console.width - longest) // WIDTH)]
     contrasts = [row for row in verdict["contrasts"] if row["measure"] in measures]
     diverged = runs.loc[runs["status"] == "diverged", "arm"].value_counts()
@@ -87,7 +88,8 @@ def print_places(study: Study) -> None:
 def _wrapped(name: str, width: int) -> str:
     """Wrap a name at spaces; what is still too long after commas; and the rest anywhere. "−", "×"
     and "at" start a line and never end one. Lines after the first are indented."""
-    name = re.sub(r"(?<!\S)(−|×|at) ", "\\1\xa0", name.replace(" - ", " − "))
+    name = short_commits(name.replace(" - ", " − "))
+    name = re.sub(r"(?<!\S)(−|×|at) ", "\\1\xa0", name)
     wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
     lines = [name]
     for comma, wrapper.break_long_words in ((",", False), (", ", False), (",", True)):

@@ -447,7 +447,7 @@ def keep_changes(name: str, study: str, changes) -> dict[str, pd.Series]:
     return by_loss["loss"]
 
 
-vote = keep_changes("self_vote", "self-vote", changes)["vote"]
+in_vote = keep_changes("self_vote", "self-vote", changes)
 vote_stream = changes(runs_of("self-vote"), "log_residual_norm_1")
 logs = {norm: estimate(-vote_stream[f"shift with {norm}"]) for norm in ("layernorm", "none")}
 keep(
@@ -458,9 +458,30 @@ keep(
     ],
     "of",
 )
-goes_with = stats.pearsonr(vote, -vote_stream["shift with layernorm"]).statistic
+goes_with = stats.pearsonr(in_vote["vote"], -vote_stream["shift with layernorm"]).statistic
 found["vote_goes_with_stream"] = float(goes_with)
 display(found["vote_goes_with_stream"])
+
+# %% [markdown]
+# ## Other misalignments than a shift by one
+# `self-vote-axes` has four of `self-vote`'s seeds, all with a tied head. What LayerNorm changes if
+# block 1 reads the embeddings shifted by 17 or by 64 features, or turned by a drawn rotation.
+# `less` is how much smaller that is than the cost in `self-vote` with the same seeds.
+
+# %%
+axes = runs_of("self-vote-axes")
+rotated = record("self-vote-axes").parameters.factors["code"][1]
+rows = []
+for setting in axes["setting"].unique():
+    roll, code = setting.removeprefix("embedding_roll=").split(",")
+    by_seed = seed_differences(axes, "loss", f"layernorm,{setting}", f"none,{setting}")
+    cost = in_vote["plain"].loc[by_seed.index]
+    of = "rotation" if code == rotated else roll
+    rows += [
+        {"of": of} | estimate(by_seed),
+        {"of": f"{of}, less"} | estimate(cost - by_seed),
+    ]
+keep("axes", rows, "of")
 
 # %% [markdown]
 # ## 1,024 tokens in 128 features

@@ -86,6 +86,7 @@ def test_a_pair_of_names_is_arms_or_levels(pair, expected):
         ("schedule=warmup_cosine × embedding_norm=scale", "warm-up + cosine × multiplier"),
         ("gradient_clip=none - gradient_clip=1", "gradient_clip=none − gradient_clip=1"),
         ("norm=layernorm", "norm=layernorm"),
+        (f"code={'1a' * 20} - code=main", "code=1a1a1a1a1a1a − code=main"),
     ],
 )
 def test_labels_replace_the_names_of_levels_and_of_no_other_field(name, said):
