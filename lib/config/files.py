@@ -179,8 +179,7 @@ def machine_fault(error: BaseException | None) -> str:
 
 def slim(content: Json) -> Json:
     """Remove from an executed notebook everything that differs between executions (warnings, times
-    of cells), the plain-text copy of a table or picture, and the indentation of a table's HTML,
-    which is a third of it."""
+    of cells), and the plain-text copy of a table or picture."""
     for cell in content.get("cells", []):
         if "outputs" in cell:
             tags = cell["metadata"].get("tags")
@@ -189,8 +188,6 @@ def slim(content: Json) -> Json:
             for shown in (output.get("data", {}) for output in cell["outputs"]):
                 if shown.keys() & {"text/html", "image/png", "text/markdown"}:
                     shown.pop("text/plain", None)
-                if html := "".join(shown.get("text/html", "")):  # a string, or a list of lines
-                    shown["text/html"] = re.sub(r"\n\s+(?=<)", "\n", html)
     return content
 
 

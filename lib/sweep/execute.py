@@ -8,6 +8,7 @@ them `completed`.
 import itertools
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -237,6 +238,14 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
     return None
 
 
+def _leave_out_indentation(notebook: Json) -> None:
+    """Write the HTML of tables without indentation, which is a third of it."""
+    for cell in notebook["cells"]:
+        for shown in (output.get("data", {}) for output in cell.get("outputs", [])):
+            if "text/html" in shown:  # a string, or a list of lines
+                shown["text/html"] = re.sub(r"\n\s+(?=<)", "\n", "".join(shown["text/html"]))
+
+
 def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     """Write status, plan and commit into the notebook's metadata, and a failure also into a first
     cell. Remove this machine's folders from it, so that a traceback shows `lib/…`."""
@@ -246,6 +255,7 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     for code in (f"{ROOT}/", f"{ROOT}/".replace(str(Path.home()), "~")):
         text = text.replace(code, "")
     notebook = json.loads(text)
+    _leave_out_indentation(notebook)
     stamp = {"status": "failed" if reason else "completed"} | stamp
     if "files" in stamp:
         from lib.record.archive import cells_digest

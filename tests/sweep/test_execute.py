@@ -77,6 +77,7 @@ def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_
         "import matplotlib; values += [os.environ.get('MKL_CBWR'), sys.flags.utf8_mode]",
         "values += [matplotlib.rcParams['text.usetex'], matplotlib.rcParams['axes.edgecolor']]",
         "open(result, 'w').write(json.dumps([*values, arm, seed]))",
+        r"from IPython.display import HTML; HTML('<p>\n  <b>a\n  b</b></p>')",
     )
     before = [result_file(name, "tiny") for name in ("03_analysis", "04_figures")]
     before += [module.archived_file("tiny"), tmp_path / "runs" / "paper-embedding-norm.txt"]
@@ -87,6 +88,8 @@ def test_a_completed_notebook_leaves_its_result(write_notebook, tiny_study, tmp_
     kernel = [sys.prefix, "1", "1", "1", "3", None, 1, False, "black"]
     assert json.loads(result.read_text()) == [*kernel, "none", 1]
     assert status_of(output)["status"] == "completed"
+    cell = nbformat.read(output, 4).cells[-1]
+    assert cell.outputs[0].data == {"text/html": "<p>\n<b>a\n  b</b></p>"}  # not indented
     assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folders of this machine
     assert not any(path.exists() for path in before)  # made from the earlier result
 
