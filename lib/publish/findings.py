@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 from lib.config.environment import kernel_environment
-from lib.config.files import read_json
+from lib.config.files import leave_out_indentation, read_json, slim
 from lib.config.paths import listed, relative
 from lib.record.archive import papers_named
 from lib.record.verify import differences
@@ -36,7 +36,8 @@ def execute(paper: Path, folder: Path) -> None:
         if picture.name != SHOWN:  # the others are also inside the notebook
             picture.unlink()
     notebook.metadata.pop("language_info", None)
-    nbformat.write(notebook, folder / NOTEBOOK)
+    leave_out_indentation(notebook)
+    nbformat.write(slim(notebook), folder / NOTEBOOK)
 
 
 def check(paper: Path) -> Iterator[str]:

@@ -8,7 +8,6 @@ them `completed`.
 import itertools
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -24,7 +23,15 @@ from filelock import Timeout
 from lib.config.claim import load_plan
 from lib.config.environment import end_with_parent, kernel_environment
 from lib.config.errors import UserError, exit_status
-from lib.config.files import file_lock, read_json, sha256, slim, write_json, write_text
+from lib.config.files import (
+    file_lock,
+    leave_out_indentation,
+    read_json,
+    sha256,
+    slim,
+    write_json,
+    write_text,
+)
 from lib.config.paths import (
     COPIES,
     NOTEBOOKS,
@@ -238,14 +245,6 @@ def _run_papermill(notebook: str, output: Path, parameters: Any, folder: str) ->
     return None
 
 
-def _leave_out_indentation(notebook: Json) -> None:
-    """Write the HTML of tables without indentation, which is a third of it."""
-    for cell in notebook["cells"]:
-        for shown in (output.get("data", {}) for output in cell.get("outputs", [])):
-            if "text/html" in shown:  # a string, or a list of lines
-                shown["text/html"] = re.sub(r"\n\s+(?=<)", "\n", "".join(shown["text/html"]))
-
-
 def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     """Write status, plan and commit into the notebook's metadata, and a failure also into a first
     cell. Remove this machine's folders from it, so that a traceback shows `lib/…`."""
@@ -255,7 +254,7 @@ def _stamp(output: Path, reason: str | None, stamp: dict[str, Any]) -> None:
     for code in (f"{ROOT}/", f"{ROOT}/".replace(str(Path.home()), "~")):
         text = text.replace(code, "")
     notebook = json.loads(text)
-    _leave_out_indentation(notebook)
+    leave_out_indentation(notebook)
     stamp = {"status": "failed" if reason else "completed"} | stamp
     if "files" in stamp:
         from lib.record.archive import cells_digest
