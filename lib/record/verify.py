@@ -26,7 +26,7 @@ from lib.config.environment import cores
 from lib.config.errors import UserError
 from lib.config.files import machine_fault, nan_to_none, read_json, sha256
 from lib.config.paths import PARAMS, PLANS
-from lib.config.schema import RunConfig, recorded_config
+from lib.config.schema import CODE, RunConfig, recorded_config
 from lib.config.study import load_study
 from lib.config.yaml import Json, read_yaml
 from lib.record.archive import MANIFEST, Record, Run
@@ -174,8 +174,9 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
     Raises UserError if a run was made with others than the record's."""
     study = record.parameters
     if (PARAMS / f"{study.name}.yaml").is_file():
-        current = load_study(study.name).model_dump(mode="json", exclude={"machine"})
-        kept = study.model_dump(mode="json", exclude={"machine"})
+        left_out = {"machine", "commits"}  # branches move; each run names its commit
+        current = load_study(study.name).model_dump(mode="json", exclude=left_out)
+        kept = study.model_dump(mode="json", exclude=left_out)
         for name, stated, value in differences(kept, current):
             yield f"parameters: {name} is {stated}, params/{study.name}.yaml says {value}"
     if study.plan:
@@ -191,6 +192,9 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
 def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[str]:
     """Yield each run with other initial weights or batches than its seed and parameters give."""
     for run in record.runs:
+        if CODE in run["levels"]:
+            report.unchecked["initial weights and batches (of another commit)"] += 1
+            continue
         hashes = begin(recorded_config(run["config"]), run["seed"], run["steps"])
         if hashes is None:
             report.unchecked["initial weights and batches (text not on this machine)"] += 1

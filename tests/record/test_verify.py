@@ -201,6 +201,11 @@ def test_what_is_not_checked_is_said_once_for_all_studies(capsys):
     assert "46 temperature" in line
 
 
+def test_arms_that_are_commits_are_verified_but_for_how_they_begin(capsys):
+    assert verify(["self-vote-axes"], nowhere) == 0
+    assert "24 initial weights and batches (of another commit)" in capsys.readouterr().out
+
+
 def test_numbers_agree_to_a_billionth():
     assert not [*differences({"a": [1.0, None]}, {"a": [1.0 + 1e-10, None]})]
     assert [*differences({"a": [1.0]}, {"a": [1.0 + 1e-8]})] == [("a", "1.0", "1.00000001")]
